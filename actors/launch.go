@@ -1,0 +1,324 @@
+package actors
+
+import (
+	"fmt"
+
+	"github.com/meshrun/meshrun/axis"
+	"github.com/meshrun/meshrun/devicecgo"
+	"github.com/meshrun/meshrun/messages"
+)
+
+// markEvery is after how many launches an event is recorded at the latest, so that retirement is seen before the driver is full.
+const markEvery = 16
+
+// launchReady carries out the pending tasks in ticket order, as far as their banks are there and no fence is in progress.
+func (d *device) launchReady() {
+	for !d.fencing {
+		t := d.pending.front()
+		if t == nil || t.missing > 0 {
+			return
+		}
+		if t.err == nil {
+			t.err = poisoned(t)
+		}
+		if t.err == nil && d.makeBanks(t) {
+			continue // after the fence
+		}
+		if t.err == nil && t.plan != nil && !t.plan.Alias && !d.safe(t) {
+			d.stats.Reuse++
+			d.startFence(t.row, func(error) {})
+			continue
+		}
+		d.current = d.pending.pop()
+		d.carryOut(t)
+		d.current = nil
+		if d.launch-d.marked >= markEvery {
+			d.mark()
+		}
+	}
+}
+
+// carryOut does what the task asks for.
+func (d *device) carryOut(t *task) {
+	switch {
+	case t.err != nil:
+		d.drop(t, t.err)
+	case t.fence:
+		d.startFence(t.row, func(err error) {
+			d.journal(t)
+			d.answer(t, err)
+		})
+	case t.write != nil:
+		d.finish(t, d.put(t))
+	case t.plan.Kind == messages.OpGetSemaphores || t.plan.Kind == messages.OpGetBuffers:
+		d.lend(t)
+		d.finish(t, nil)
+	case t.plan.Alias:
+		if t.row != nil {
+			t.row.Returns = d.returned(t)
+		}
+		d.finish(t, nil)
+	default:
+		d.enqueue(t)
+	}
+}
+
+// makeBanks makes the banks of a task that do not exist yet, between two fences: what others still do with the memory is over before, and
+// every device has them before anybody uses them. It reports whether a fence has begun; the task goes on behind it.
+func (d *device) makeBanks(t *task) bool {
+	var todo []*bank
+	for _, b := range [...]*bank{t.sems[0], t.sems[1], t.bufs[0], t.bufs[1]} {
+		if b != nil && b.unmade != nil && (len(todo) == 0 || todo[len(todo)-1].group[0] != b.group[0]) {
+			todo = append(todo, b)
+		}
+	}
+	if len(todo) == 0 {
+		return false
+	}
+	d.startFence(t.row, func(err error) {
+		for _, b := range todo {
+			for _, member := range b.group {
+				if err == nil {
+					err = d.make(member, t.row)
+				}
+			}
+		}
+		if err != nil {
+			t.err = err
+			return
+		}
+		d.startFence(t.row, func(err error) { t.err = err })
+	})
+	return true
+}
+
+// safe is rule 4: may the launch use its banks after what used them last? Its own start barrier answers for all but the barrier's bank.
+func (d *device) safe(t *task) bool {
+	p := t.plan
+	if p.Kind == messages.OpGetSemaphores || p.Kind == messages.OpGetBuffers {
+		return true // what its caller launches is his
+	}
+	for i, n := range p.Semaphores[:p.NumSemaphores] {
+		if (!p.StartBarrier || n.Pool == messages.PoolBarrier) && !d.joins.SafeOnLine(n.Axis, t.sems[i].lastUse) {
+			return false
+		}
+	}
+	for i := range p.NumBuffers {
+		if !p.StartBarrier && !d.joins.SafeOnLine(p.Axis, t.bufs[i].lastUse) {
+			return false
+		}
+	}
+	return true
+}
+
+// enqueue makes the one call that launches a task.
+func (d *device) enqueue(t *task) {
+	args, err := d.build.args(d, t)
+	if err == nil {
+		h := args.Header()
+		h.Launch = d.launch + 1
+		h.Stream = t.stream.id
+		err = d.dev.Launch(args)
+	}
+	if err != nil {
+		// The driver refused: nothing was enqueued, and the launch joins nobody.
+		d.journal(t)
+		d.drop(t, err)
+		return
+	}
+	d.launch++
+	t.launch = d.launch
+	p := t.plan
+	if p.Joins == axis.JoinsLine && p.Axis != messages.NoAxis {
+		d.joins.Line(p.Axis, t.launch)
+	}
+	for _, b := range [...]*bank{t.sems[0], t.sems[1], t.bufs[0], t.bufs[1]} {
+		if b != nil {
+			b.lastUse = t.launch
+		}
+	}
+	d.results(t, args)
+	if t.row != nil {
+		t.row.Launch = t.launch
+		d.describe(t.row, args)
+		t.row.Returns = d.returned(t)
+		d.journal(t)
+	}
+	d.used(t)
+	t.stream.queue.left++
+	d.flying.push(t)
+}
+
+// results ties the driver's outputs to the handles of the caller.
+func (d *device) results(t *task, args devicecgo.Args) {
+	for i := range t.plan.NumOutputs {
+		o := &t.plan.Outputs[i]
+		mem := t.out[i].mem
+		if o.Buffer == axis.Fresh {
+			mem.own.base = outputOf(args, i)
+			mem.own.spec = o.Driver
+			d.called(mem.own.base, messages.FreshName, o.Driver)
+		} else {
+			mem.bank = t.bufs[o.Buffer]
+		}
+		mem.lastUse = t.launch
+	}
+	// Banks that only the launch itself uses, such as the K and V of ring attention, go home at once: rule 4 guards their next use.
+	for i := range t.plan.NumBuffers {
+		if !d.lentOn(t, i) {
+			d.giveBack(t.bufs[i])
+		}
+	}
+}
+
+// lentOn reports whether a bank holds a result of the task.
+func (d *device) lentOn(t *task, buffer int) bool {
+	for i := range t.plan.NumOutputs {
+		if t.plan.Outputs[i].Buffer == buffer {
+			return true
+		}
+	}
+	return false
+}
+
+// used notes the launch on all that it reads and lets the task's references go.
+func (d *device) used(t *task) {
+	for _, in := range t.in {
+		if in == nil {
+			continue
+		}
+		in.mem.lastUse = t.launch
+		if in.mem.bank != nil {
+			in.mem.bank.lastUse = t.launch
+		}
+	}
+	d.letGo(t)
+}
+
+// lend hands a getter's banks to the caller.
+func (d *device) lend(t *task) {
+	for i := range t.plan.NumOutputs {
+		t.out[i].mem.bank = t.bufs[t.plan.Outputs[i].Buffer]
+	}
+	if t.row != nil {
+		t.row.Returns = d.returned(t)
+	}
+}
+
+// put allocates a tensor and writes the host array into it.
+func (d *device) put(t *task) error {
+	w := t.write
+	mem := t.out[0].mem
+	h, err := d.dev.AllocTensor(w.spec)
+	if err != nil {
+		return err
+	}
+	mem.own = buffer{base: h, spec: w.spec.Spec}
+	mem.lastUse = d.launch
+	d.called(h, messages.FreshName, w.spec.Spec)
+	if w.data == nil {
+		return nil
+	}
+	err = d.dev.WriteTensor(h, w.dist, w.data, 0)
+	w.data = nil
+	return err
+}
+
+// finish answers a task that launches nothing.
+func (d *device) finish(t *task, err error) {
+	d.journal(t)
+	d.letGo(t)
+	t.stream.queue.left++
+	d.answer(t, err)
+}
+
+// drop answers a task that will not be launched.
+func (d *device) drop(t *task, err error) {
+	if t.row != nil {
+		t.row.Err = err
+	}
+	for i, b := range t.bufs {
+		if b != nil && t.ticket != 0 && t.plan != nil && i < t.plan.NumBuffers {
+			d.giveBack(b)
+		}
+	}
+	d.letGo(t)
+	t.stream.queue.left++
+	d.answer(t, fmt.Errorf("%w", &messages.OpError{Op: t.name(), Stream: t.stream.name, Err: err}))
+}
+
+// letGo gives up the task's references: one to each input and to each result that is not an input's.
+func (d *device) letGo(t *task) {
+	for _, in := range t.in {
+		if in != nil {
+			in.mem.unref()
+		}
+	}
+	if t.plan == nil || !t.plan.Alias {
+		for _, out := range t.out {
+			if out != nil {
+				out.mem.unref()
+			}
+		}
+	}
+}
+
+// answer hands a task to its stream's actor, with the next flush.
+func (d *device) answer(t *task, err error) {
+	if t.row != nil && t.row.Err == nil {
+		t.row.Err = err
+	}
+	t.err = err
+	q := t.stream.queue
+	q.answered = append(q.answered, t)
+	q.open--
+}
+
+// flushAnswers sends each stream what has been answered, as one message.
+func (d *device) flushAnswers() {
+	closed := false
+	for _, q := range d.streams.queues {
+		if len(q.answered) > 0 {
+			d.ctx.Send(q.stream.pid, &retired{q.answered})
+			q.answered = nil
+		}
+		if q.left > 0 {
+			q.stream.left(q.left)
+			q.left = 0
+		}
+		closed = closed || q.closed && q.open == 0
+	}
+	if closed {
+		d.streams.remove(func(q *streamQueue) { d.ctx.Poison(q.stream.pid) })
+	}
+}
+
+// handle is the driver's tensor behind an input, in the given shape.
+func (d *device) handle(t *Tensor, shape messages.Shape) (devicecgo.Handle, error) {
+	b := t.mem.buffer(t.part)
+	if b.base == 0 {
+		return 0, fmt.Errorf("%w: a tensor without memory", messages.ErrInternal)
+	}
+	if shape.Rank() == 0 {
+		shape = t.spec.Shape
+	}
+	if shape == b.spec.Shape {
+		return b.base, nil
+	}
+	for _, v := range b.views {
+		if v.shape == shape {
+			return v.handle, nil
+		}
+	}
+	h, err := d.dev.ViewTensor(b.base, shape)
+	if err != nil {
+		return 0, err
+	}
+	b.views = append(b.views, view{shape, h})
+	if d.names != nil {
+		spec := b.spec
+		spec.Shape = shape
+		d.called(h, d.names[b.base].name, spec)
+	}
+	return h, nil
+}

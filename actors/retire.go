@@ -1,0 +1,223 @@
+package actors
+
+import (
+	"time"
+
+	"github.com/meshrun/meshrun/devicecgo"
+	"github.com/meshrun/meshrun/messages"
+)
+
+// While events are outstanding the owner thread looks at them at these intervals, doubling from the first to the last.
+const (
+	pollFirst = 20 * time.Microsecond
+	pollLast  = time.Millisecond
+)
+
+// timer tells the owner thread when to look at the events next.
+func (d *device) timer() (time.Duration, func()) {
+	if len(d.events) == 0 || d.rt.turns != nil {
+		return -1, nil
+	}
+	after := d.poll
+	d.poll = min(2*d.poll, pollLast)
+	return after, func() { d.rt.root.Send(d.self, tick{}) }
+}
+
+// mark records an event behind the launches that none covers yet.
+func (d *device) mark() {
+	if d.marked == d.launch {
+		return
+	}
+	d.record(nil)
+}
+
+// startFence begins a mesh-wide fence: an event on every queue. Nothing is launched until it is done; then `then` runs.
+func (d *device) startFence(row *messages.Row, then func(error)) {
+	effect(row, "synchronize")
+	d.stats.Fences++
+	d.fencing = true
+	d.record(func(err error) {
+		d.fencing = false
+		then(err)
+	})
+}
+
+func (d *device) record(then func(error)) {
+	e := event{upTo: d.launch, then: then}
+	for q := range max(d.rt.info.Queues, 1) {
+		h, err := d.dev.RecordEvent(q)
+		if err != nil {
+			if then != nil {
+				then(err)
+			}
+			d.lose(err)
+			return
+		}
+		e.handles = append(e.handles, h)
+	}
+	d.marked = d.launch
+	d.events = append(d.events, e)
+	d.poll = pollFirst
+}
+
+// look asks whether the oldest events are done, and goes on with what waited for them.
+func (d *device) look() {
+	for len(d.events) > 0 {
+		done, err := d.query(&d.events[0])
+		if err != nil {
+			d.lose(err)
+			return
+		}
+		if !done {
+			return
+		}
+		e := d.events[0]
+		d.events = d.events[1:]
+		d.poll = pollFirst
+		d.retire(e.upTo)
+		if e.then != nil {
+			e.then(nil)
+			d.launchReady()
+			d.mark()
+		}
+	}
+}
+
+func (d *device) query(e *event) (bool, error) {
+	for len(e.handles) > 0 {
+		last := len(e.handles) - 1
+		done, err := d.dev.QueryEvent(e.handles[last])
+		if err != nil || !done {
+			return false, err
+		}
+		if err := d.dev.FreeEvent(e.handles[last]); err != nil {
+			return false, err
+		}
+		e.handles = e.handles[:last]
+	}
+	return true, nil
+}
+
+// retire answers the launches up to one, and frees what waited for them.
+func (d *device) retire(upTo uint64) {
+	if upTo <= d.retired {
+		return
+	}
+	d.retired = upTo
+	d.joins.Fence(upTo)
+	d.collectFailures()
+	for d.flying.len() > 0 && d.flying.front().launch <= upTo {
+		t := d.flying.pop()
+		err := poisoned(t)
+		if f, ok := d.failed[t.launch]; ok {
+			delete(d.failed, t.launch)
+			err = f
+		}
+		if err != nil {
+			err = &messages.OpError{Op: t.name(), Stream: t.stream.name, Launch: t.launch, Err: err}
+		}
+		if t.row != nil && d.dev.Emulator() != nil {
+			if start, end, e := d.dev.Emulator().LaunchTimes(t.launch); e == nil {
+				t.row.Timed, t.row.StartNS, t.row.EndNS = true, start, end
+			}
+		}
+		d.answer(t, err)
+	}
+	kept := d.grave[:0]
+	for _, m := range d.grave {
+		if m.lastUse <= d.retired {
+			d.bury(m)
+		} else {
+			kept = append(kept, m)
+		}
+	}
+	clear(d.grave[len(kept):])
+	d.grave = kept
+	d.freeNow()
+}
+
+func (d *device) collectFailures() {
+	for {
+		launch, failure, err := d.dev.NextFailure()
+		if err != nil || launch == 0 {
+			return
+		}
+		d.failed[launch] = failure
+	}
+}
+
+// collect takes what callers and tasks have given back: banks go home at once, memory of its own when the launches that use it have
+// retired.
+func (d *device) collect() {
+	d.collects = d.rt.takeReleased(d.collects)
+	for _, m := range d.collects {
+		switch {
+		case m.bank != nil:
+			d.giveBack(m.bank)
+		case m.lastUse > d.retired:
+			d.grave = append(d.grave, m)
+		default:
+			d.bury(m)
+		}
+	}
+	clear(d.collects)
+	d.freeNow()
+}
+
+func (d *device) bury(m *memory) {
+	if m.own.base == 0 {
+		return
+	}
+	for _, v := range m.own.views {
+		d.free = append(d.free, v.handle)
+	}
+	d.free = append(d.free, m.own.base)
+	m.own = buffer{}
+}
+
+func (d *device) freeNow() {
+	if len(d.free) == 0 || d.ended {
+		return
+	}
+	for _, h := range d.free {
+		delete(d.names, h)
+	}
+	_ = d.dev.FreeTensors(d.free...) // a stale handle here is harmless: the memory is gone
+	d.free = d.free[:0]
+}
+
+// read copies a shard to the host; its producer is done.
+func (d *device) read(m *readRequest) {
+	h, err := d.handle(m.tensor, messages.Shape{})
+	if err == nil {
+		err = d.dev.ReadTensor(h, m.at, m.data)
+	}
+	m.reply <- answer[struct{}]{err: err}
+}
+
+// advance lets virtual time run for a bounded piece of real time, then tells how it went once the consequences have settled.
+func (d *device) advance(m *advance) {
+	if d.ended {
+		if m.reply != nil {
+			m.reply <- answer[devicecgo.ClockState]{err: d.rt.why()}
+		}
+		return
+	}
+	const pieceUS = 2000
+	e := d.dev.Emulator()
+	state, err := e.Advance(m.until, pieceUS)
+	var now uint64
+	if err == nil {
+		now, err = e.Now()
+	}
+	if err != nil {
+		d.lose(err)
+	} else {
+		d.look()
+	}
+	if m.reply != nil {
+		m.reply <- answer[devicecgo.ClockState]{state, err}
+		return
+	}
+	d.rt.thread.WhenIdle(func() { d.rt.turns.moved(state, now) })
+}

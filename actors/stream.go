@@ -1,0 +1,521 @@
+package actors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"github.com/meshrun/meshrun/axis"
+	"github.com/meshrun/meshrun/devicecgo"
+	"github.com/meshrun/meshrun/messages"
+)
+
+// Stream is one caller's ordered sequence of operations. Its methods may be called from any goroutine.
+type Stream struct {
+	rt   *Runtime
+	name string
+	id   uint32
+	pid  *actor.PID
+	seat *seat // lockstep only
+
+	queue *streamQueue // the device actor's
+
+	mu      sync.Mutex
+	outbox  []*task // submitted, not yet seen by the stream's actor
+	spare   []*task
+	last    [4]planned // the latest plans: a stream repeats itself
+	nLast   int
+	closed  error         // why nothing is accepted any more
+	room    chan struct{} // closed and replaced when a full queue has room again; nil when nobody waits
+	waiters []waiter
+	dead    error // the stream's actor is gone: nothing will be answered any more
+
+	queued   atomic.Int64 // submitted and not yet launched or answered
+	nWaiters atomic.Int32
+}
+
+type planned struct {
+	op   messages.Operation
+	in   [messages.MaxInputs]messages.Spec
+	plan *axis.Plan
+}
+
+type waiter struct {
+	task *task
+	done chan struct{}
+}
+
+func newStream(r *Runtime, name string, id uint32) *Stream {
+	s := &Stream{rt: r, name: name, id: id}
+	if r.turns != nil {
+		s.seat = r.turns.seat()
+	}
+	return s
+}
+
+// Name is the stream's name.
+func (s *Stream) Name() string { return s.name }
+
+// Call is one request of a stream.
+type Call struct {
+	Op   messages.Operation
+	In   []*Tensor // by the operation's slots; nil = absent
+	Step string    // the name of the step in the journal; "" = the operation's
+}
+
+// Submit plans an operation and queues it. The results in out are made before it returns: their specs are known, their data
+// come later. An operation that breaks a rule is refused and changes nothing. It waits only where the stream's queue is full.
+// It returns how many results there are.
+func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error) {
+	if s.rt.turns != nil {
+		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
+			return 0, err
+		}
+		defer s.rt.turns.leave(s.seat)
+	}
+	if err := s.admit(ctx); err != nil {
+		return 0, s.fail(c, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed != nil {
+		return 0, s.fail(c, s.closed)
+	}
+	var specs [messages.MaxInputs]messages.Spec
+	if len(c.In) > messages.MaxInputs {
+		return 0, s.fail(c, messages.Invalid(axis.OpName(c.Op), "inputs", len(c.In), "takes at most %d", messages.MaxInputs))
+	}
+	for i, t := range c.In {
+		if t != nil {
+			if t.mem == nil || t.mem.rt != s.rt {
+				return 0, s.fail(c, messages.Invalid(axis.OpName(c.Op), "input", i, "is a tensor of this mesh"))
+			}
+			specs[i] = t.spec
+		}
+	}
+	plan, err := s.plan(c.Op, specs, len(c.In))
+	if err != nil {
+		return 0, s.fail(c, err)
+	}
+	for i, t := range c.In {
+		if t != nil && !hold(t) {
+			for _, held := range c.In[:i] {
+				if held != nil {
+					held.mem.unref()
+				}
+			}
+			return 0, s.fail(c, &messages.OpError{Op: axis.OpName(c.Op), Stream: s.name, Err: fmt.Errorf("%w: input %d", messages.ErrReleased, i)})
+		}
+	}
+	if plan.Alias && !s.rt.cfg.Record {
+		// The reference taken above becomes the result's.
+		in := c.In[0]
+		out[0].spec = aliasSpec(in, plan)
+		out[0].mem, out[0].part, out[0].producer = in.mem, in.part, in.producer
+		for _, t := range c.In[1:] {
+			if t != nil {
+				t.mem.unref()
+			}
+		}
+		return 1, nil
+	}
+	t := &task{stream: s, plan: plan}
+	copy(t.in[:], c.In)
+	for i := range plan.NumOutputs {
+		s.result(t, out[i], i)
+	}
+	if s.rt.cfg.Record {
+		t.row = &messages.Row{Step: c.Step, Stream: s.name}
+		if c.Step == "" {
+			t.row.Step = axis.OpName(c.Op)
+		}
+	}
+	s.post(t)
+	return plan.NumOutputs, nil
+}
+
+// hold takes a reference for a task, unless the tensor has been released.
+func hold(t *Tensor) bool {
+	if !t.mem.ref() {
+		return false
+	}
+	if t.released.Load() {
+		t.mem.unref()
+		return false
+	}
+	return true
+}
+
+func aliasSpec(in *Tensor, p *axis.Plan) messages.Spec {
+	spec := in.spec
+	spec.Shape = p.Outputs[0].Shape
+	return spec
+}
+
+// result initialises the handle of one result.
+func (s *Stream) result(t *task, out *Tensor, i int) {
+	o := &t.plan.Outputs[i]
+	out.spec = o.Driver
+	out.spec.Shape = o.Shape
+	out.producer = t
+	t.out[i] = out
+	if t.plan.Alias {
+		in := t.in[0]
+		in.mem.ref()
+		out.spec = aliasSpec(in, t.plan)
+		out.mem, out.part = in.mem, in.part
+		return // the task needs no reference of its own to it: it has one to the input
+	}
+	if o.Buffer != axis.Fresh && i > 0 && t.plan.Outputs[i-1].Buffer == o.Buffer {
+		out.mem = t.out[i-1].mem // two parts of one bank live as one
+		out.mem.refs.Add(2)
+	} else {
+		out.mem = &out.own
+		out.own.rt = s.rt
+		out.own.refs.Store(2) // the caller's and the task's
+	}
+	if o.Buffer != axis.Fresh {
+		out.part = o.Part
+	}
+}
+
+// post puts a task into the outbox and rings once. The stream's lock is held.
+func (s *Stream) post(t *task) {
+	s.queued.Add(1)
+	s.outbox = append(s.outbox, t)
+	if len(s.outbox) == 1 {
+		s.rt.root.Send(s.pid, doorbell{})
+	}
+}
+
+// fail journals a refused call and returns its error.
+func (s *Stream) fail(c Call, err error) error {
+	if s.rt.cfg.Record && !errors.Is(err, context.Canceled) {
+		step := c.Step
+		if step == "" {
+			step = axis.OpName(c.Op)
+		}
+		s.rt.addRow(&messages.Row{Step: step, Stream: s.name, Err: err})
+	}
+	return err
+}
+
+// plan works the operation out, or remembers.
+func (s *Stream) plan(op messages.Operation, in [messages.MaxInputs]messages.Spec, n int) (*axis.Plan, error) {
+	for i := range s.last {
+		if p := &s.last[i]; p.plan != nil && p.op == op && p.in == in {
+			return p.plan, nil
+		}
+	}
+	plan, err := axis.Make(s.rt.mesh, op, in[:n])
+	if err == nil {
+		s.last[s.nLast%len(s.last)] = planned{op, in, plan}
+		s.nLast++
+	}
+	return plan, err
+}
+
+// admit waits until the queue has room.
+func (s *Stream) admit(ctx context.Context) error {
+	limit := int64(s.rt.cfg.Queue)
+	for s.queued.Load() >= limit {
+		if s.rt.cfg.Refuse {
+			return fmt.Errorf("%w: stream %s: queue of %d operations", messages.ErrQueueFull, s.name, limit)
+		}
+		s.mu.Lock()
+		if s.closed != nil {
+			s.mu.Unlock()
+			return s.closed
+		}
+		if s.room == nil {
+			s.room = make(chan struct{})
+		}
+		room := s.room
+		s.mu.Unlock()
+		if s.queued.Load() < limit {
+			break
+		}
+		if err := s.sleep(ctx, room); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sleep waits for a signal from the mesh's thread; in lockstep it gives its turn away meanwhile.
+func (s *Stream) sleep(ctx context.Context, signal <-chan struct{}) error {
+	if s.rt.turns != nil {
+		return s.rt.turns.block(ctx, s.seat, signal)
+	}
+	select {
+	case <-signal:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// left tells that n tasks are no longer queued.
+func (s *Stream) left(n int) {
+	s.queued.Add(int64(-n))
+	s.mu.Lock()
+	if s.room != nil {
+		close(s.room)
+		s.room = nil
+		s.woken()
+	}
+	s.mu.Unlock()
+}
+
+// woken tells the turns that the goroutine of this stream has been signalled.
+func (s *Stream) woken() {
+	if s.rt.turns != nil {
+		s.rt.turns.ready(s.seat)
+	}
+}
+
+// await waits for a task of this stream, which any goroutine may do.
+func (s *Stream) await(ctx context.Context, t *task) error {
+	if s.rt.turns != nil {
+		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
+			return err
+		}
+		defer s.rt.turns.leave(s.seat)
+	}
+	w := waiter{t, make(chan struct{})}
+	s.mu.Lock()
+	if s.dead != nil {
+		t.answer(s.dead)
+		s.mu.Unlock()
+		return nil
+	}
+	s.waiters = append(s.waiters, w)
+	s.nWaiters.Add(1)
+	s.mu.Unlock()
+	if t.done() { // answered before the waiter could be seen
+		s.drop(w)
+		return nil
+	}
+	if err := s.sleep(ctx, w.done); err != nil {
+		s.drop(w)
+		return err
+	}
+	return nil
+}
+
+func (s *Stream) drop(w waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.waiters {
+		if s.waiters[i].done == w.done {
+			s.waiters = append(s.waiters[:i], s.waiters[i+1:]...)
+			s.nWaiters.Add(-1)
+			return
+		}
+	}
+}
+
+// wake signals the waiters whose tasks are done.
+func (s *Stream) wake() {
+	if s.nWaiters.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := s.waiters[:0]
+	for _, w := range s.waiters {
+		if w.task.done() {
+			close(w.done)
+			s.nWaiters.Add(-1)
+			s.woken()
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	clear(s.waiters[len(kept):])
+	s.waiters = kept
+}
+
+// Write lays a host array over the mesh, into a new tensor of the given spec, whose shape is that of the shard. The data are
+// copied before it returns; nil leaves the tensor's content undefined unless it is asked to be zeroed.
+func (s *Stream) Write(ctx context.Context, spec devicecgo.TensorSpec, dist messages.Distribution, data []byte, out *Tensor) error {
+	global := dist.Global(spec.Shape, s.rt.mesh.Shape)
+	want := messages.Spec{Shape: global, DType: spec.DType}.HostBytes()
+	if data != nil && int64(len(data)) != want {
+		return messages.Invalid("write", "data", fmt.Sprintf("%d bytes", len(data)), "is %d bytes: %s elements of %s", want, global, spec.DType)
+	}
+	if spec.Shape.Rank() == 0 || spec.DType == messages.DTypeUnset {
+		return messages.Invalid("write", "spec", spec.Spec, "has a shape and a dtype")
+	}
+	if s.rt.turns != nil {
+		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
+			return err
+		}
+		defer s.rt.turns.leave(s.seat)
+	}
+	if err := s.admit(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed != nil {
+		return s.closed
+	}
+	t := &task{stream: s, write: &write{spec: spec, dist: dist, data: append([]byte(nil), data...)}}
+	if data == nil {
+		t.write.data = nil
+	}
+	out.spec, out.producer, out.mem = spec.Spec, t, &out.own
+	out.own.rt = s.rt
+	out.own.refs.Store(2) // the caller's and the task's
+	t.out[0] = out
+	s.post(t)
+	return nil
+}
+
+// Fence returns when everything submitted to the mesh before it has retired on every device.
+func (s *Stream) Fence(ctx context.Context) error {
+	t, err := s.fence(ctx)
+	if err != nil {
+		return err
+	}
+	return t.wait(ctx)
+}
+
+func (s *Stream) fence(ctx context.Context) (*task, error) {
+	if s.rt.turns != nil {
+		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
+			return nil, err
+		}
+		defer s.rt.turns.leave(s.seat)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed != nil {
+		return nil, s.closed
+	}
+	t := &task{stream: s, fence: true}
+	if s.rt.cfg.Record {
+		t.row = &messages.Row{Step: "fence", Stream: s.name}
+	}
+	s.post(t)
+	return t, nil
+}
+
+// Read returns the shard of one device as a host array of the tensor's dtype, once it is there.
+func (s *Stream) Read(ctx context.Context, t *Tensor, at messages.Coord) ([]byte, error) {
+	if at.Row < 0 || at.Col < 0 || at.Row >= s.rt.mesh.Shape.Rows || at.Col >= s.rt.mesh.Shape.Cols {
+		return nil, messages.Invalid("read", "device", at, "lies on the mesh %s", s.rt.mesh.Shape)
+	}
+	if t == nil || t.mem == nil || t.mem.rt != s.rt || !hold(t) {
+		return nil, fmt.Errorf("read: %w", messages.ErrReleased)
+	}
+	defer t.mem.unref()
+	if err := t.Wait(ctx); err != nil {
+		return nil, err
+	}
+	data := make([]byte, t.spec.HostBytes())
+	_, err := ask(ctx, s.rt, func(reply chan<- answer[struct{}]) any { return &readRequest{t, at, data, reply} })
+	if err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+// Sleep lets virtual time pass for this stream; in real time outside lockstep it returns at once.
+func (s *Stream) Sleep(ctx context.Context, ns uint64) error {
+	if s.rt.turns == nil {
+		return ctx.Err()
+	}
+	return s.rt.turns.sleep(ctx, s.seat, ns)
+}
+
+// Close ends the stream: what it has submitted goes on, nothing more is accepted. In lockstep its seat is given up.
+func (s *Stream) Close() {
+	s.shut(fmt.Errorf("stream %s: %w", s.name, messages.ErrClosed))
+	s.rt.forget(s)
+	if s.rt.turns != nil {
+		s.rt.turns.end(s.seat)
+	}
+}
+
+// shut refuses what comes and wakes callers that wait for room.
+func (s *Stream) shut(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed == nil {
+		s.closed = why
+	}
+	if s.room != nil {
+		close(s.room)
+		s.room = nil
+		s.woken()
+	}
+}
+
+// abandon answers what nobody else can answer any more: the tasks that still have waiters.
+func (s *Stream) abandon(why error) {
+	s.shut(why)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = why
+	for _, t := range s.outbox {
+		t.answer(why)
+	}
+	s.outbox = nil
+	for _, w := range s.waiters {
+		w.task.answer(why)
+		close(w.done)
+		s.woken()
+	}
+	s.waiters = nil
+	s.nWaiters.Store(0)
+}
+
+// answer marks a task done, once.
+func (t *task) answer(err error) {
+	if t.done() {
+		return
+	}
+	t.err = err
+	t.state.Store(taskDone)
+}
+
+// take empties the outbox.
+func (s *Stream) take() []*task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tasks := s.outbox
+	s.outbox = nil
+	return tasks
+}
+
+// streamActor forwards what its stream has submitted, as one message, and answers what has retired.
+type streamActor struct {
+	s *Stream
+}
+
+type doorbell struct{}
+
+// Receive implements actor.Actor.
+func (a *streamActor) Receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case doorbell:
+		if tasks := a.s.take(); len(tasks) > 0 {
+			ctx.Send(a.s.rt.device, &submitted{stream: a.s, tasks: tasks})
+		}
+	case *streamClosed:
+		ctx.Send(a.s.rt.device, m)
+	case *retired:
+		for _, t := range m.tasks {
+			t.state.Store(taskDone)
+		}
+		a.s.wake()
+	case *actor.Stopped:
+		a.s.abandon(fmt.Errorf("%w: stream %s", messages.ErrActorStopped, a.s.name))
+	}
+}

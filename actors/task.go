@@ -1,0 +1,76 @@
+package actors
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/meshrun/meshrun/axis"
+	"github.com/meshrun/meshrun/devicecgo"
+	"github.com/meshrun/meshrun/messages"
+)
+
+// The life of a task. Only done is looked at by other goroutines.
+const (
+	taskQueued uint32 = iota
+	taskDone
+)
+
+// task is one submitted operation on its way.
+type task struct {
+	stream *Stream
+	plan   *axis.Plan
+	in     [messages.MaxInputs]*Tensor
+	out    [messages.MaxOutputs]*Tensor
+
+	write *write // a host array for out[0]; no plan
+	fence bool   // a fence; no plan
+
+	// The device actor's.
+	ticket  uint64
+	launch  uint64
+	missing int // grants not yet here
+	sems    [2]*bank
+	bufs    [2]*bank
+	row     *messages.Row
+
+	err   error // written before state, read after it
+	state atomic.Uint32
+}
+
+// write is a host array on its way to the mesh.
+type write struct {
+	spec   devicecgo.TensorSpec
+	dist   messages.Distribution
+	data   []byte  // nil: nothing is written
+	target *Tensor // an existing tensor; nil: a new one is allocated
+}
+
+func (t *task) done() bool { return t.state.Load() == taskDone }
+
+// failed returns the error of a task that is done; nil while it is not.
+func (t *task) failed() error {
+	if t.done() {
+		return t.err
+	}
+	return nil
+}
+
+func (t *task) name() string {
+	switch {
+	case t.write != nil:
+		return messages.OpWrite.String()
+	case t.fence:
+		return "fence"
+	}
+	return axis.OpName(t.plan.Op)
+}
+
+// wait blocks the caller until the task is answered.
+func (t *task) wait(ctx context.Context) error {
+	if !t.done() {
+		if err := t.stream.await(ctx, t); err != nil {
+			return err
+		}
+	}
+	return t.err
+}

@@ -1,0 +1,102 @@
+package actors
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/meshrun/meshrun/devicecgo"
+	"github.com/meshrun/meshrun/messages"
+	"github.com/meshrun/meshrun/pools"
+)
+
+// Tensor is the handle of a tensor on the mesh: known at once, its data later. It belongs to the caller until Release.
+type Tensor struct {
+	spec     messages.Spec
+	mem      *memory
+	part     int
+	producer *task // nil when nothing has to be waited for
+	released atomic.Bool
+	own      memory // what mem points to, unless the tensor names the memory of another
+}
+
+// Spec describes the tensor's shard.
+func (t *Tensor) Spec() messages.Spec { return t.spec }
+
+// Release gives the tensor back. Its memory is free when the last launch that reads it is done. Releasing twice is harmless.
+func (t *Tensor) Release() {
+	if t != nil && t.mem != nil && !t.released.Swap(true) {
+		t.mem.unref()
+	}
+}
+
+// Wait returns when the tensor's data are there, or the operation that makes them has failed, or ctx ends.
+func (t *Tensor) Wait(ctx context.Context) error {
+	if t.producer == nil {
+		return nil
+	}
+	return t.producer.wait(ctx)
+}
+
+// memory is what one result lives in: memory of its own or a bank of a buffer pool. It is counted: each handle of a caller and
+// each task that has not been launched holds one reference.
+type memory struct {
+	refs atomic.Int32
+	rt   *Runtime
+
+	// The rest belongs to the device actor.
+	bank    *bank  // of a buffer pool; nil for memory of its own
+	own     buffer // otherwise
+	lastUse uint64 // the last launch that read or wrote it
+}
+
+// ref takes a reference unless there is none left to share.
+func (m *memory) ref() bool {
+	for {
+		n := m.refs.Load()
+		if n <= 0 {
+			return false
+		}
+		if m.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// unref drops a reference; the last one sends the memory back to the device actor.
+func (m *memory) unref() {
+	if m.refs.Add(-1) == 0 {
+		m.rt.freed(m)
+	}
+}
+
+// buffer is one tensor of the driver with the views that were made of it.
+type buffer struct {
+	base  devicecgo.Handle
+	spec  messages.Spec
+	views []view
+	name  string // of the pool's buffer; "" = fresh
+}
+
+type view struct {
+	shape  messages.Shape
+	handle devicecgo.Handle
+}
+
+// buffer returns the driver's tensor behind a part of the memory.
+func (m *memory) buffer(part int) *buffer {
+	if m.bank != nil {
+		return &m.bank.buffers[part]
+	}
+	return &m.own
+}
+
+// bank is a set of semaphores or buffers that a pool lends as one.
+type bank struct {
+	pool       int            // index of the pool's actor
+	slot       int            // the pool's number for it
+	unmade     *pools.NewBank // what has still to be made
+	group      []*bank        // the banks that are made with it
+	semaphores []devicecgo.Handle
+	buffers    []buffer
+	lastUse    uint64 // the last launch that used it, or read what it holds
+}

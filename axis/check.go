@@ -1,0 +1,96 @@
+package axis
+
+import (
+	"fmt"
+
+	"github.com/meshrun/meshrun/messages"
+)
+
+// Checks that several operations share. Each returns an *messages.InvalidError without the operation's name, which Make adds.
+
+func fail(field string, value any, rule string, args ...any) error {
+	return messages.Invalid("", field, value, rule, args...)
+}
+
+// checkDim turns a dim that may count from the end into one that counts from the front.
+func checkDim(field string, dim int, s messages.Shape) (int, error) {
+	d := dim
+	if d < 0 {
+		d += s.Rank()
+	}
+	if d < 0 || d >= s.Rank() {
+		return 0, fail(field, dim, "is a dim of %s, from %d to %d", s, -s.Rank(), s.Rank()-1)
+	}
+	return d, nil
+}
+
+func checkMeshAxis(axis int) error {
+	if axis != 0 && axis != 1 && axis != messages.NoAxis {
+		return fail("mesh_axis", axis, "is 0 (down the rows), 1 (along the columns) or none")
+	}
+	return nil
+}
+
+func checkRank(field string, s messages.Shape, low, high int) error {
+	if s.Rank() < low || s.Rank() > high {
+		if low == high {
+			return fail(field, s, "has rank %d", low)
+		}
+		return fail(field, s, "has rank %d to %d", low, high)
+	}
+	return nil
+}
+
+func checkFloat(field string, s messages.Spec) error {
+	if s.DType != messages.BFloat16 && s.DType != messages.Float32 {
+		return fail(field+" dtype", s.DType, "is bfloat16 or float32")
+	}
+	return nil
+}
+
+func checkFloats(fields []string, in []messages.Spec) error {
+	for i, s := range in {
+		if present(s) {
+			if err := checkFloat(fields[i], s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// broadcast is the shape of two operands whose dims of 1 stretch, aligned at the last dim.
+func broadcast(a, b messages.Shape) (messages.Shape, bool) {
+	if a.Rank() < b.Rank() {
+		a, b = b, a
+	}
+	out := a
+	for i := 1; i <= b.Rank(); i++ {
+		x, y := a.Dim(-i), b.Dim(-i)
+		switch {
+		case x == y || y == 1:
+		case x == 1:
+			out = out.With(a.Rank()-i, y)
+		default:
+			return out, false
+		}
+	}
+	return out, true
+}
+
+// checkBroadcast says that b stretches to the shape of a.
+func checkBroadcast(field string, a, b messages.Shape) error {
+	if out, ok := broadcast(a, b); !ok || out != a {
+		return fail(field, b, "broadcasts to %s: each dim, from the last, is equal or 1", a)
+	}
+	return nil
+}
+
+func mustEqual(field string, got messages.Shape, want messages.Shape, of string) error {
+	if got != want {
+		return fail(field, got, "is %s, %s", want, of)
+	}
+	return nil
+}
+
+func describe(format string, args ...any) string { return fmt.Sprintf(format, args...) }

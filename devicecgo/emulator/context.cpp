@@ -1,0 +1,90 @@
+#include "context.h"
+
+#include "error.h"
+
+namespace meshrun::emu {
+
+void Context::enter(Engine& engine, Launch& launch, uint32_t device) {
+  engine_ = &engine;
+  launch_ = &launch;
+  device_ = device;
+  settled_ns_ = 0;
+  entered = left = false;
+  start_ns = end_ns = 0;
+}
+
+void Context::run() {
+  entered = true;
+  start_ns = now();
+  program_ = launch_->plan->run(*this);
+  program_.start(*this);
+}
+
+void Context::program_ended(std::exception_ptr error) {
+  if (error) engine_->flow().fail(*launch_, error);
+  engine_->ended(*this);
+}
+
+Context::Wait Context::wait(Semaphore& semaphore, uint32_t lane, uint32_t target, Owed owed) {
+  return Wait(*this, semaphore.word(device_, lane), &semaphore, lane, target, owed);
+}
+
+Context::Wait Context::wait(Word& count, uint32_t target) { return Wait(*this, count, nullptr, 0, target, Owed::by(device_)); }
+
+void Context::Wait::await_suspend(std::coroutine_handle<> h) {
+  handle = h;
+  word = &word_;
+  next = word_.waiters;
+  link = &word_.waiters;
+  if (next != nullptr) next->link = &next;
+  word_.waiters = this;
+  next_of_context = context_.waiters_;
+  link_of_context = &context_.waiters_;
+  if (next_of_context != nullptr) next_of_context->link_of_context = &next_of_context;
+  context_.waiters_ = this;
+}
+
+uint64_t Context::Wait::await_resume() const {
+  const uint64_t tail = std::max(context_.now(), word_.tail_ns);
+  context_.settle(tail);
+  return tail;
+}
+
+void Context::raise(const Signal& signal, uint64_t tail_ns) {
+  engine_->deliver(signal.semaphore.word(device_, signal.lane), signal.amount, tail_ns);
+}
+
+void Context::raise(Word& count, uint32_t amount, uint64_t tail_ns) { engine_->deliver(count, amount, tail_ns); }
+
+void Context::clear(Semaphore& semaphore, uint32_t lane) { semaphore.word(device_, lane).value.store(0, std::memory_order_relaxed); }
+
+void Context::transfer(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal) {
+  const uint64_t ready = std::max(after, now());
+  // In timing mode one transfer stands for all its packets: it may set out when the first of them is here, but not end before
+  // the last of them is.
+  const Crossing c = engine_->fabric().cross(device_, hop.axis, hop.way, hop.link, bytes, timing() ? now() : ready, ready);
+  settle(c.departed);
+  engine_->at(timing() ? c.head : c.tail, Event::Kind::deliver, &signal.semaphore.word(hop.peer, signal.lane), signal.amount, c.tail);
+}
+
+void Context::multicast(const Line& line, bool ring, const Signal& signal) {
+  for (const uint32_t way : {0u, 1u}) {
+    uint32_t reach = way == 0 ? line.length - 1 - line.position : line.position;
+    if (ring) reach = way == 0 ? line.length / 2 : (line.length - 1) / 2;
+    engine_->send_transit({.semaphore = &signal.semaphore,
+                           .lane = signal.lane,
+                           .amount = signal.amount,
+                           .axis = line.axis,
+                           .way = way,
+                           .device = device_,
+                           .hops_left = reach});
+  }
+}
+
+void Context::Pause::await_suspend(std::coroutine_handle<> h) const { context.engine_->at(until_ns, Event::Kind::resume, h.address()); }
+
+Context::Pause Context::compute(const Cost& cost, uint64_t after) {
+  return until(engine_->reserve_cores(device_, this->cost().compute_ns(cost), after));
+}
+
+}  // namespace meshrun::emu

@@ -1,0 +1,132 @@
+// context.h: what a device program may do. Every access to memory or semaphores goes through here, so that it can be ordered,
+// timed and checked.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+
+#include "engine.h"
+#include "fabric.h"
+#include "launch.h"
+
+namespace meshrun::emu {
+
+// Hop is one link to a neighbour.
+struct Hop {
+  uint32_t axis = 0;
+  uint32_t way = 0;
+  uint32_t link = 0;
+  uint32_t peer = 0;  // the device at the other end
+};
+
+// Signal is an increment of a semaphore on some device.
+struct Signal {
+  Semaphore& semaphore;
+  uint32_t lane = 0;
+  uint32_t amount = 1;
+};
+
+class Context final : public ProgramSink {
+ public:
+  void enter(Engine& engine, Launch& launch, uint32_t device);  // then run() has the program start
+  void run();
+  void drop() { program_.destroy(); }
+
+  // ---- where the program runs
+  uint32_t device() const { return device_; }
+  uint32_t devices() const { return engine_->config().machine.devices(); }
+  uint64_t now() const { return engine_->now(); }
+  bool timing() const { return engine_->config().timing; }
+  const CostModel& cost() const { return engine_->cost(); }
+  Line line(uint32_t axis) const { return Line::of(engine_->config().machine, device_, axis); }
+  Hop hop(const Line& line, uint32_t way, uint32_t link) const { return {line.axis, way, link, line.device(step_of(way))}; }
+
+  // ---- semaphores of this device
+  // co_await wait(...) goes on when the semaphore has reached `target`, and gives the time at which the data behind the increments
+  // is there to the last byte. Where data is chunked finely that is now; in timing mode it may lie ahead, and what needs the
+  // data takes it as `after`.
+  class Wait final : public Waiter {
+   public:
+    bool await_ready() const { return word_.value.load(std::memory_order_relaxed) >= target; }
+    void await_suspend(std::coroutine_handle<> h);
+    uint64_t await_resume() const;
+
+   private:
+    friend class Context;
+    Wait(Context& context, Word& count, const Semaphore* semaphore_, uint32_t lane_, uint32_t target_, Owed owed_)
+        : context_(context), word_(count) {
+      semaphore = semaphore_;
+      lane = lane_;
+      target = target_;
+      owed = owed_;
+    }
+    Context& context_;
+    Word& word_;
+  };
+  Wait wait(Semaphore& semaphore, uint32_t lane, uint32_t target, Owed owed);
+  Wait wait(Word& count, uint32_t target);  // a count inside the program
+  void raise(const Signal& signal, uint64_t tail_ns = 0);
+  void raise(Word& count, uint32_t amount, uint64_t tail_ns = 0);
+  // Puts the word back to 0. A program does this when it leaves, never when it enters: a faster peer may already have raised it.
+  void clear(Semaphore& semaphore, uint32_t lane);
+
+  // ---- data and peers
+  // Does fn(Parallel&) on the data. It must say what it reads and writes, and hold nothing of the coroutine's frame.
+  template <class F>
+  void work(std::span<const Access> accesses, uint64_t amount, F fn) {
+    if (!timing()) engine_->flow().submit(*launch_, accesses, amount, fn);
+  }
+  template <class F>
+  void work(std::initializer_list<Access> accesses, uint64_t amount, F fn) {
+    work(std::span(accesses.begin(), accesses.size()), amount, fn);
+  }
+  // Sends `bytes` to the neighbour, ready at `after`, and raises its semaphore when they have arrived. fn writes the data there.
+  template <class F>
+  void send(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal, std::initializer_list<Access> accesses, F fn) {
+    uint64_t amount = 0;
+    for (const Access& a : accesses) amount += a.region.bytes();
+    work(accesses, amount, fn);
+    transfer(hop, bytes, after, signal);
+  }
+  // Raises a semaphore on all others of the line, hop by hop both ways.
+  void multicast(const Line& line, bool ring, const Signal& signal);
+
+  // ---- time
+  struct Pause {
+    Context& context;
+    uint64_t until_ns;
+    bool await_ready() const { return until_ns <= context.now(); }
+    void await_suspend(std::coroutine_handle<> h) const;
+    void await_resume() const {}
+  };
+  Pause until(uint64_t ns) { return {*this, ns}; }
+  // Takes the device's cores for that long, from `after` on, behind others that want them.
+  Pause compute(const Cost& cost, uint64_t after = 0);
+  // The same for work on cores of its own, like the workers of a collective.
+  Pause copy(const Cost& cost) { return until(now() + this->cost().compute_ns(cost)); }
+  // What was sent must have left, and what was awaited must be there, before the program has left.
+  uint64_t settled_ns() const { return settled_ns_; }
+
+  void program_ended(std::exception_ptr error) override;
+
+  // ---- the engine's
+  Launch& launch() const { return *launch_; }
+  const Waiter* waiters() const { return waiters_; }
+  bool entered = false;
+  bool left = false;
+  uint64_t start_ns = 0;
+  uint64_t end_ns = 0;
+
+ private:
+  void transfer(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal);
+  void settle(uint64_t ns) { settled_ns_ = std::max(settled_ns_, ns); }
+
+  Engine* engine_ = nullptr;
+  Launch* launch_ = nullptr;
+  uint32_t device_ = 0;
+  uint64_t settled_ns_ = 0;
+  Waiter* waiters_ = nullptr;
+  Program program_;
+};
+
+}  // namespace meshrun::emu

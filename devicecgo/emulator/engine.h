@@ -1,0 +1,213 @@
+// engine.h: the discrete-event simulation. One thread per mesh runs the device programs in virtual time, while the host goes on
+// enqueuing. With a free clock time runs whenever there is something to do; in lockstep it runs only inside advance().
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "config.h"
+#include "cost.h"
+#include "dataflow.h"
+#include "events.h"
+#include "fabric.h"
+#include "faults.h"
+#include "launch.h"
+
+namespace meshrun::emu {
+
+// HostEvent is a place in a queue that the host may ask about: done when all before it has retired, data and all.
+struct HostEvent {
+  uint32_t queue = 0;
+  uint64_t position = 0;  // commands before it
+  std::atomic<bool> done{false};
+  bool seen = false;  // the host has been told; the host's own
+};
+
+struct LaunchProfile {
+  bool retired = false;
+  uint64_t start_ns = 0;
+  uint64_t end_ns = 0;
+};
+
+struct Failure {
+  uint64_t seq = 0;
+  int32_t code = 0;
+  std::string text;
+};
+
+// Hang is what is known when nothing can happen any more and yet not all is done.
+struct Hang {
+  std::string text;  // one line
+  std::string json;
+};
+
+struct EngineStats {
+  uint64_t launches = 0;
+  uint64_t retired = 0;
+  uint64_t bytes_over_links = 0;
+  uint64_t events = 0;
+  std::vector<uint64_t> retired_per_device;
+};
+
+enum class Advance { progress, idle, busy, hang };
+
+class Engine {
+ public:
+  explicit Engine(const Config& config);
+  ~Engine();  // in bounded time, whatever is under way
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Config& config() const { return config_; }
+  const CostModel& cost() const { return cost_; }
+  HostPool& pool() { return pool_; }
+
+  // ---- the host's thread
+  std::unique_ptr<Launch> fresh_launch();
+  uint64_t number_launch();                     // the number of the next launch on the mesh
+  void submit(std::unique_ptr<Launch> launch);  // stamps the host's time
+  std::shared_ptr<HostEvent> record(uint32_t queue);
+  bool query(HostEvent& event);  // marks it seen when done
+  bool never(const HostEvent& event);  // of a mesh that hangs: it cannot come to be done
+  void forget(const std::shared_ptr<HostEvent>& event);
+  void wait_on(uint32_t queue, const HostEvent& event);
+  void spend_host_time(uint64_t ns) { host_ns_ += config_.lockstep ? ns : 0; }
+  uint64_t host_now() const;
+  Advance advance(uint64_t until_ns, uint32_t max_wait_us);
+  void reset_semaphores(std::vector<SemaphoreRef> semaphores, uint32_t value);  // done on return
+  void bury(std::vector<SemaphoreRef> semaphores);  // freed by the host; increments may still be on their way
+  void add_fault(Fault fault);
+  std::vector<std::string> faults();
+  bool hung() const { return hung_.load(std::memory_order_acquire); }
+  std::optional<Hang> hang();
+  std::optional<Failure> next_failure();
+  std::optional<LaunchProfile> profile(uint64_t seq);
+  EngineStats stats();
+  void set_name(std::string& name, const char* to);  // of an object that reports name
+  uint64_t launches() const { return numbered_; }
+
+  // ---- the engine's thread: for contexts
+  uint64_t now() const { return now_; }
+  void at(uint64_t ns, Event::Kind kind, void* object, uint32_t amount = 0, uint64_t tail_ns = 0) {
+    heap_.push({.ns = std::max(ns, now_), .order = 0, .object = object, .tail_ns = tail_ns, .amount = amount, .kind = kind});
+  }
+  void ready(std::coroutine_handle<> h) { ready_.push_back(h); }
+  void ended(Context& context) { ended_.push_back(&context); }
+  Fabric& fabric() { return fabric_; }
+  DataFlow& flow() { return flow_; }
+  uint64_t reserve_cores(uint32_t device, uint64_t ns, uint64_t after);  // when they are done
+  void deliver(Word& word, uint32_t amount, uint64_t tail_ns);  // an increment has arrived
+  void send_transit(Transit transit);
+
+  void advance_queue(uint32_t queue);  // with the lock held: takes note of what is done
+
+ private:
+  // A device's place in one queue.
+  struct DeviceQueue {
+    uint64_t position = 0;  // commands that it has done
+    bool busy = false;      // a program runs, or will at a time already set
+  };
+  struct Device {
+    std::array<DeviceQueue, 2> queues;
+    uint64_t cores_free_ns = 0;
+    bool stopped = false;
+  };
+  // A queue as devices see it.
+  struct Queue {
+    std::deque<std::unique_ptr<Launch>> commands;  // the first stands at position `base`
+    uint64_t base = 0;
+    uint64_t retired = 0;                    // commands done by all devices in virtual time
+    uint64_t wake_position = UINT64_MAX;     // of the first event that the host waits for (lockstep)
+    uint64_t end() const { return base + commands.size(); }
+  };
+  // A queue's tail, with what the host may know of it; under the lock.
+  struct Tail {
+    std::deque<Launch*> open;
+    uint64_t completed = 0;
+    std::deque<std::shared_ptr<HostEvent>> events;  // not done, by position
+    std::vector<std::shared_ptr<HostEvent>> unseen;  // done or not, of which the host has not been told
+  };
+
+  void main();
+  void accept();
+  void accept_launch(std::unique_ptr<Launch> launch);
+  bool open_for(uint64_t ns) const;
+  bool may_step() const;
+  void step();
+  void settle_programs();
+  void pump(uint32_t device, uint32_t queue);
+  uint64_t start_time(uint32_t device, const Launch& launch) const;
+  void leave(Context& context);
+  void command_done(Launch& launch);
+  void remember_profile(const Launch& launch);
+  bool recycle(std::unique_lock<std::mutex>& lock);
+  bool unfinished() const;
+  Hang describe_hang();
+  void note_hang();
+  std::optional<Advance> answer_advance();
+  bool unseen_done() const;
+  void pass_on(Transit* transit);
+
+  const Config config_;
+  const CostModel cost_;
+  HostPool pool_;
+  Monitor monitor_;
+  DataFlow flow_;
+
+  // ---- the host's
+  uint64_t host_ns_ = 0;
+  uint64_t numbered_ = 0;
+  std::array<uint64_t, 2> enqueued_{};
+  std::array<uint64_t, 2> seen_done_{};  // commands per queue that the host has seen done
+  std::vector<std::unique_ptr<Launch>> spare_;
+
+  // ---- under the lock
+  std::vector<std::unique_ptr<Launch>> incoming_;
+  std::array<Tail, 2> tails_;
+  std::vector<std::unique_ptr<Launch>> recycled_;
+  std::deque<Failure> failures_;
+  std::unordered_map<uint64_t, LaunchProfile> profiles_;
+  std::deque<uint64_t> profile_order_;
+  std::vector<Fault> faults_;
+  std::vector<SemaphoreRef> reset_;
+  uint32_t reset_value_ = 0;
+  bool resetting_ = false;
+  std::vector<SemaphoreRef> buried_;
+  std::optional<Hang> hang_;
+  EngineStats stats_;
+  bool advancing_ = false;
+  std::optional<Advance> answer_;
+  uint64_t until_ns_ = 0;
+  uint64_t host_floor_ns_ = 0;  // the host's time when it began to wait
+  uint64_t answered_ns_ = 0;
+  std::array<uint64_t, 2> hang_retired_{};  // commands per queue that had retired when the mesh hung
+
+  // ---- the engine's
+  uint64_t now_ = 0;
+  EventHeap heap_;
+  Fabric fabric_;
+  std::vector<Device> devices_;
+  std::array<Queue, 2> queues_;
+  std::vector<std::coroutine_handle<>> ready_;
+  std::vector<Context*> ended_;
+  std::vector<std::unique_ptr<Transit>> transits_;
+  std::vector<Transit*> free_transits_;
+  std::vector<Fault> active_faults_;
+  std::vector<SemaphoreRef> dead_semaphores_;
+  bool open_ = false;     // lockstep: time may run
+  bool reached_ = false;  // an event that the host waits for is done in virtual time
+  uint64_t events_ = 0;
+
+  std::unique_ptr<std::atomic<uint64_t>[]> device_retired_;
+  std::atomic<uint64_t> shown_now_{0};
+  std::atomic<bool> hung_{false};
+  std::thread thread_;
+};
+
+}  // namespace meshrun::emu

@@ -1,0 +1,317 @@
+// engine_run.cpp: the engine's own thread.
+#include <utility>
+
+#include "context.h"
+#include "engine.h"
+
+namespace meshrun::emu {
+namespace {
+
+constexpr int kStepsBetweenLooks = 256;  // events between two looks at what the host has enqueued
+constexpr uint64_t kControlBytes = 32;   // of a packet that only raises semaphores
+
+uint64_t splitmix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+}  // namespace
+
+// Whatever gives up the lock goes back to the beginning: the engine sleeps only when one look, under the lock throughout, found
+// nothing to do.
+void Engine::main() {
+  std::unique_lock lock(monitor_.mutex);
+  while (!monitor_.stop.load(std::memory_order_relaxed)) {
+    accept();
+    flow_.reclaim(lock);
+    if (recycle(lock)) continue;
+    if (may_step() && !flow_.full()) {
+      monitor_.attention = false;
+      lock.unlock();
+      for (int i = 0; i < kStepsBetweenLooks && may_step() && !flow_.full() && !monitor_.attention.load(std::memory_order_relaxed); ++i)
+        step();
+      shown_now_.store(now_, std::memory_order_relaxed);
+      lock.lock();
+      stats_.bytes_over_links = fabric_.bytes();
+      stats_.events = events_;
+      continue;
+    }
+    if (flow_.help(lock)) continue;
+    if (!config_.lockstep && !hang_ && heap_.empty() && unfinished()) note_hang();
+    if (open_)
+      if (const std::optional<Advance> answer = answer_advance()) {
+        answer_ = answer;
+        answered_ns_ = now_;
+        open_ = false;
+        shown_now_.store(now_, std::memory_order_relaxed);
+        monitor_.host.notify_all();
+      }
+    flow_.want_room(flow_.full());
+    monitor_.engine_asleep = true;
+    monitor_.engine.wait(lock);
+    monitor_.engine_asleep = false;
+    flow_.want_room(false);
+  }
+  flow_.abandon(lock);
+  lock.unlock();
+  heap_.clear();
+  ready_.clear();
+  for (Queue& queue : queues_)
+    for (const auto& launch : queue.commands)
+      for (uint32_t d = 0; d < devices_.size(); ++d) launch->contexts[d].drop();
+}
+
+// ---- what the host has handed in ------------------------------------------------------------------------------------------
+
+void Engine::accept() {
+  if (active_faults_.size() != faults_.size()) active_faults_ = faults_;
+  for (auto& launch : incoming_) accept_launch(std::move(launch));
+  incoming_.clear();
+  if (resetting_) {
+    for (const SemaphoreRef& s : reset_) {
+      s->set(reset_value_);
+      for (uint32_t d = 0; d < devices_.size(); ++d)
+        for (uint32_t lane = 0; lane < Semaphore::kLanes; ++lane) deliver(s->word(d, lane), 0, 0);
+    }
+    reset_.clear();
+    resetting_ = false;
+    monitor_.host.notify_all();
+  }
+  // A freed semaphore goes when no increment can be on its way to it.
+  std::move(buried_.begin(), buried_.end(), std::back_inserter(dead_semaphores_));
+  buried_.clear();
+  if (heap_.empty() && !dead_semaphores_.empty()) dead_semaphores_.clear();
+  if (advancing_ && !answer_ && !open_) {
+    open_ = true;
+    reached_ = false;
+    for (uint32_t q = 0; q < config_.queues; ++q) {
+      queues_[q].wake_position = UINT64_MAX;
+      for (const auto& event : tails_[q].unseen) queues_[q].wake_position = std::min(queues_[q].wake_position, event->position);
+      if (queues_[q].retired >= queues_[q].wake_position) reached_ = true;
+    }
+  }
+}
+
+void Engine::accept_launch(std::unique_ptr<Launch> incoming) {
+  Launch& launch = *incoming;
+  const uint32_t q = launch.queue;
+  if (!config_.lockstep) launch.enqueued_ns = now_;
+  for (uint32_t d = 0; d < devices_.size(); ++d) launch.contexts[d].enter(*this, launch, d);
+  queues_[q].commands.push_back(std::move(incoming));
+  tails_[q].open.push_back(&launch);
+  for (uint32_t d = 0; d < devices_.size(); ++d) pump(d, q);
+}
+
+// Gives back launches that are done. When there were any, the lock was given up meanwhile, and all must be looked at anew.
+bool Engine::recycle(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::unique_ptr<Launch>> done;
+  for (uint32_t q = 0; q < config_.queues; ++q)
+    while (queues_[q].base < tails_[q].completed) {
+      done.push_back(std::move(queues_[q].commands.front()));
+      queues_[q].commands.pop_front();
+      ++queues_[q].base;
+    }
+  if (done.empty()) return false;
+  lock.unlock();
+  for (auto& launch : done) {
+    if (!launch->plan) continue;
+    for (const Plan::Use& use : launch->plan->uses) use.storage->uses.fetch_sub(1, std::memory_order_release);
+    launch->plan.reset();  // may be the last to hold a tensor's memory
+  }
+  lock.lock();
+  std::move(done.begin(), done.end(), std::back_inserter(recycled_));
+  return true;
+}
+
+// ---- virtual time ---------------------------------------------------------------------------------------------------------
+
+// May time run to `ns`? In lockstep it stops when something that the host waits for is done, but not before the host's own time.
+bool Engine::open_for(uint64_t ns) const {
+  if (hung_.load(std::memory_order_relaxed)) return false;
+  if (!config_.lockstep) return true;
+  return open_ && ns <= until_ns_ && (ns <= host_floor_ns_ || !reached_);
+}
+
+bool Engine::may_step() const { return !ready_.empty() || (!heap_.empty() && open_for(heap_.next_ns())); }
+
+void Engine::step() {
+  if (!ready_.empty()) {
+    for (size_t i = 0; i < ready_.size(); ++i) {
+      const std::coroutine_handle<> h = ready_[i];
+      h.resume();
+    }
+    ready_.clear();
+    settle_programs();
+    return;
+  }
+  const Event e = heap_.pop();
+  ++events_;
+  now_ = e.ns;
+  switch (e.kind) {
+    case Event::Kind::resume:
+      std::coroutine_handle<>::from_address(e.object).resume();
+      break;
+    case Event::Kind::deliver:
+      deliver(*static_cast<Word*>(e.object), e.amount, e.tail_ns);
+      break;
+    case Event::Kind::transit:
+      pass_on(static_cast<Transit*>(e.object));
+      break;
+    case Event::Kind::enter:
+      static_cast<Context*>(e.object)->run();
+      break;
+    case Event::Kind::leave:
+      leave(*static_cast<Context*>(e.object));
+      break;
+  }
+  settle_programs();
+}
+
+void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns) {
+  const uint32_t value = word.value.load(std::memory_order_relaxed) + amount;
+  word.value.store(value, std::memory_order_relaxed);
+  word.tail_ns = std::max(word.tail_ns, tail_ns);
+  for (Waiter* w = word.waiters; w != nullptr;) {
+    Waiter* next = w->next;
+    if (value >= w->target) {
+      w->unlink();
+      ready_.push_back(w->handle);
+    }
+    w = next;
+  }
+}
+
+void Engine::send_transit(Transit transit) {
+  if (transit.hops_left == 0) return;
+  if (free_transits_.empty()) {
+    transits_.push_back(std::make_unique<Transit>());
+    free_transits_.push_back(transits_.back().get());
+  }
+  Transit* t = free_transits_.back();
+  free_transits_.pop_back();
+  *t = transit;
+  pass_on(t);
+}
+
+// A control packet has arrived (or sets out, at first); it leaves for the next device.
+void Engine::pass_on(Transit* t) {
+  if (t->arriving) deliver(t->semaphore->word(t->device, t->lane), t->amount, now_);
+  if (t->hops_left == 0) {
+    free_transits_.push_back(t);
+    return;
+  }
+  const Crossing c = fabric_.cross(t->device, t->axis, t->way, 0, kControlBytes, now_, now_);
+  t->device = Line::of(config_.machine, t->device, t->axis).device(step_of(t->way));
+  t->arriving = true;
+  --t->hops_left;
+  at(c.tail, Event::Kind::transit, t);
+}
+
+uint64_t Engine::reserve_cores(uint32_t device, uint64_t ns, uint64_t after) {
+  Device& d = devices_[device];
+  d.cores_free_ns = std::max({now_, after, d.cores_free_ns}) + ns;
+  return d.cores_free_ns;
+}
+
+// ---- devices and their queues ---------------------------------------------------------------------------------------------
+
+// Lets the device begin what stands next in the queue, if it can.
+void Engine::pump(uint32_t device, uint32_t q) {
+  Device& d = devices_[device];
+  DeviceQueue& dq = d.queues[q];
+  Queue& queue = queues_[q];
+  while (!dq.busy && !d.stopped && dq.position < queue.end()) {
+    Launch& launch = *queue.commands[dq.position - queue.base];
+    if (!launch.plan) {  // a wait for an event: this device has to have come that far in the other queue
+      if (d.queues[launch.awaited_queue].position < launch.awaited_position) return;
+      ++dq.position;
+      if (--launch.devices_left == 0) command_done(launch);
+      continue;
+    }
+    for (const Fault& f : active_faults_)
+      if (f.kind == Fault::Kind::stop && f.device == device && launch.number >= f.launch) d.stopped = true;
+    if (d.stopped) return;
+    dq.busy = true;
+    at(start_time(device, launch), Event::Kind::enter, &launch.contexts[device]);
+  }
+}
+
+uint64_t Engine::start_time(uint32_t device, const Launch& launch) const {
+  if (launch.number == 0) return std::max(now_, launch.enqueued_ns);
+  uint64_t ns = std::max(now_ + cost_.launch_gap_ns(), launch.enqueued_ns + cost_.dispatch_ns());
+  for (const Fault& f : active_faults_)
+    if (f.kind == Fault::Kind::delay && f.device == device && (f.launch == 0 || f.launch == launch.number)) ns += f.delay_ns;
+  if (config_.skew_ns != 0) ns += splitmix64(splitmix64(config_.seed ^ uint64_t{device} << 48) ^ launch.number) % config_.skew_ns;
+  return ns;
+}
+
+// Programs that have come to their end leave when all that they sent has left.
+void Engine::settle_programs() {
+  for (size_t i = 0; i < ended_.size(); ++i) {
+    Context* c = ended_[i];
+    if (c->settled_ns() > now_) {
+      at(c->settled_ns(), Event::Kind::leave, c);
+    } else {
+      leave(*c);
+    }
+  }
+  ended_.clear();
+}
+
+void Engine::leave(Context& context) {
+  Launch& launch = context.launch();
+  Device& d = devices_[context.device()];
+  context.drop();
+  context.left = true;
+  context.end_ns = now_;
+  launch.start_ns = std::min(launch.start_ns, context.start_ns);
+  launch.end_ns = std::max(launch.end_ns, now_);
+  d.queues[launch.queue].busy = false;
+  ++d.queues[launch.queue].position;
+  if (launch.number != 0) device_retired_[context.device()].fetch_add(1, std::memory_order_relaxed);
+  if (--launch.devices_left == 0) command_done(launch);
+  for (uint32_t q = 0; q < config_.queues; ++q) pump(context.device(), q);
+}
+
+void Engine::command_done(Launch& launch) {
+  Queue& queue = queues_[launch.queue];
+  if (++queue.retired >= queue.wake_position) reached_ = true;
+  std::lock_guard lock(monitor_.mutex);
+  launch.retired = true;
+  if (launch.number != 0) {
+    ++stats_.retired;
+    remember_profile(launch);
+  }
+  if (launch.open_work == 0) advance_queue(launch.queue);
+}
+
+bool Engine::unfinished() const {
+  for (uint32_t q = 0; q < config_.queues; ++q)
+    if (queues_[q].retired < queues_[q].end()) return true;
+  return false;
+}
+
+// What can be told the host that waits in advance(). It is told nothing before the data work of all that has happened is done, so
+// that what it sees does not depend on real time.
+std::optional<Advance> Engine::answer_advance() {
+  if (!flow_.idle()) return std::nullopt;
+  if (unseen_done()) return Advance::progress;
+  if (hang_) return Advance::idle;
+  if (heap_.empty() && unfinished()) {
+    note_hang();
+    return Advance::hang;
+  }
+  if (heap_.empty() && until_ns_ == UINT64_MAX) return Advance::idle;
+  now_ = std::max(now_, until_ns_);
+  return Advance::progress;
+}
+
+void Engine::note_hang() {
+  hang_ = describe_hang();
+  for (uint32_t q = 0; q < config_.queues; ++q) hang_retired_[q] = queues_[q].retired;
+  hung_.store(true, std::memory_order_release);
+}
+
+}  // namespace meshrun::emu

@@ -1,0 +1,66 @@
+// events.h: what is to happen, in order of virtual time; at one time, in the order in which it was arranged.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace meshrun::emu {
+
+class Context;
+struct Word;
+
+// Transit is a control packet that goes from device to device and raises a semaphore on each.
+struct Transit {
+  class Semaphore* semaphore = nullptr;
+  uint32_t lane = 0;
+  uint32_t amount = 0;
+  uint32_t axis = 0;
+  uint32_t way = 0;
+  uint32_t device = 0;  // where it is
+  uint32_t hops_left = 0;
+  bool arriving = false;  // false: it sets out
+};
+
+struct Event {
+  enum class Kind : uint8_t { resume, deliver, transit, enter, leave };
+
+  uint64_t ns;
+  uint64_t order;
+  void* object;      // resume: coroutine address; deliver: Word; transit: Transit; enter, leave: Context
+  uint64_t tail_ns;  // deliver
+  uint32_t amount;   // deliver
+  Kind kind;
+
+  bool after(const Event& o) const { return ns != o.ns ? ns > o.ns : order > o.order; }
+};
+
+class EventHeap {
+ public:
+  bool empty() const { return events_.empty(); }
+  uint64_t next_ns() const { return events_.front().ns; }
+  void clear() { events_.clear(); }
+
+  void push(Event e) {
+    e.order = order_++;
+    events_.push_back(e);
+    std::push_heap(events_.begin(), events_.end(), later);
+  }
+  Event pop() {
+    std::pop_heap(events_.begin(), events_.end(), later);
+    const Event e = events_.back();
+    events_.pop_back();
+    return e;
+  }
+  template <class F>
+  void for_each(F f) const {
+    for (const Event& e : events_) f(e);
+  }
+
+ private:
+  static bool later(const Event& a, const Event& b) { return a.after(b); }
+  std::vector<Event> events_;
+  uint64_t order_ = 0;
+};
+
+}  // namespace meshrun::emu

@@ -1,0 +1,104 @@
+#include "faults.h"
+
+#include <charconv>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "error.h"
+
+namespace meshrun::emu {
+namespace {
+
+class Reader {
+ public:
+  Reader(const char* text, const Machine& machine) : machine_(machine) {
+    std::istringstream in(text);
+    for (std::string word; in >> word;) words_.push_back(word);
+    for (const std::string& w : words_) text_ += (text_.empty() ? "" : " ") + w;
+  }
+  const std::string& text() const { return text_; }
+  bool done() const { return at_ == words_.size(); }
+  std::string next(const char* wanted) {
+    if (done()) throw bad(format("ends where %s should stand", wanted).c_str());
+    return words_[at_++];
+  }
+  void expect(const char* word) {
+    const std::string got = next(word);
+    if (got != word) throw bad(format("\"%s\" stands where \"%s\" should", got.c_str(), word).c_str());
+  }
+  uint64_t count(const char* what) {
+    const std::string word = next(what);
+    uint64_t n = 0;
+    const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), n);
+    if (code != std::errc{} || end != word.data() + word.size() || n == 0)
+      throw bad(format("%s is \"%s\": must be a whole number from 1", what, word.c_str()).c_str());
+    return n;
+  }
+  uint64_t duration_ns() {
+    const std::string word = next("a duration");
+    uint64_t n = 0;
+    const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), n);
+    const std::string_view unit(end, static_cast<size_t>(word.data() + word.size() - end));
+    const uint64_t scale = unit == "ns" ? 1 : unit == "us" ? 1'000 : unit == "ms" ? 1'000'000 : unit == "s" ? 1'000'000'000 : 0;
+    if (code != std::errc{} || scale == 0 || n > UINT64_MAX / 4 / 1'000'000'000)
+      throw bad(format("\"%s\" is no duration: like 5ms, 40us", word.c_str()).c_str());
+    return n * scale;
+  }
+  uint32_t device() {
+    const std::string word = next("a device R,C");
+    uint32_t row = 0, col = 0;
+    const char *begin = word.data(), *end = begin + word.size();
+    const auto r = std::from_chars(begin, end, row);
+    const bool comma = r.ec == std::errc{} && r.ptr != end && *r.ptr == ',';
+    const auto c = comma ? std::from_chars(r.ptr + 1, end, col) : r;
+    if (!comma || c.ec != std::errc{} || c.ptr != end) throw bad(format("\"%s\" is no device: like 1,2", word.c_str()).c_str());
+    if (row >= machine_.rows || col >= machine_.cols)
+      throw bad(format("device %s is outside the mesh of %ux%u", word.c_str(), machine_.rows, machine_.cols).c_str());
+    return row * machine_.cols + col;
+  }
+  Error bad(const char* why) const { return error(MR_INVALID_ARGUMENT, "fault \"%s\": %s", text_.c_str(), why); }
+  Error unsupported() const { return error(MR_UNSUPPORTED, "fault \"%s\": not supported yet", text_.c_str()); }
+
+ private:
+  const Machine& machine_;
+  std::vector<std::string> words_;
+  std::string text_;
+  size_t at_ = 0;
+};
+
+bool one_of(const std::string& word, std::initializer_list<const char*> words) {
+  for (const char* w : words)
+    if (word == w) return true;
+  return false;
+}
+
+}  // namespace
+
+Fault parse_fault(const char* text, const Machine& machine) {
+  if (text == nullptr) throw error(MR_INVALID_ARGUMENT, "fault: text is NULL");
+  Reader in(text, machine);
+  Fault fault;
+  fault.text = in.text();
+  const std::string subject = in.next("a fault");
+  if (one_of(subject, {"link", "op", "increment", "semaphore", "barrier", "memory", "random"})) throw in.unsupported();
+  if (subject != "device") throw in.bad(format("unknown kind \"%s\"", subject.c_str()).c_str());
+  fault.device = in.device();
+  const std::string verb = in.next("delay or stop");
+  if (one_of(verb, {"late", "swap", "shape"})) throw in.unsupported();
+  if (verb == "delay") {
+    fault.kind = Fault::Kind::delay;
+    fault.delay_ns = in.duration_ns();
+  } else if (verb != "stop") {
+    throw in.bad(format("\"%s\" stands where delay or stop should", verb.c_str()).c_str());
+  }
+  if (verb == "stop" || !in.done()) {
+    in.expect("at");
+    in.expect("launch");
+    fault.launch = in.count("launch");
+  }
+  if (!in.done()) throw in.bad(format("\"%s\" stands behind the end", in.next("").c_str()).c_str());
+  return fault;
+}
+
+}  // namespace meshrun::emu

@@ -1,0 +1,25 @@
+// faults.h: faults that can be asked for by a line of text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "config.h"
+
+namespace meshrun::emu {
+
+struct Fault {
+  enum class Kind { stop, delay };
+  Kind kind = Kind::stop;
+  uint32_t device = 0;
+  uint64_t launch = 0;    // counts launches on the mesh, from 1; 0 = every one
+  uint64_t delay_ns = 0;
+  std::string text;       // as given, blanks evened out
+};
+
+//   device R,C stop at launch N
+//   device R,C delay DUR [at launch N]       DUR like 5ms, 40us, 800ns, 1s
+// Throws MR_INVALID_ARGUMENT, saying what is wrong, or MR_UNSUPPORTED for faults of docs/faults.md that are not built yet.
+Fault parse_fault(const char* text, const Machine& machine);
+
+}  // namespace meshrun::emu

@@ -1,0 +1,170 @@
+// hang.cpp: the report when nothing can happen any more and a program still waits.
+#include <algorithm>
+
+#include "context.h"
+#include "engine.h"
+#include "error.h"
+#include "json.h"
+
+namespace meshrun::emu {
+namespace {
+
+constexpr size_t kMostListed = 64;  // programs in the report; a big mesh has the same story many times over
+
+struct Stuck {
+  const Launch* launch;
+  const Context* context;
+  const Waiter* waiter;
+};
+
+uint64_t seq_of(const Launch& launch) { return launch.seq != 0 ? launch.seq : launch.number; }
+
+std::string name_of(const Waiter& w) {
+  if (w.semaphore == nullptr) return "a count of its own";
+  return w.semaphore->name.empty() ? "a semaphore" : w.semaphore->name;
+}
+
+class Investigation {
+ public:
+  Investigation(const Machine& machine, std::vector<Stuck> stuck) : machine_(machine), stuck_(std::move(stuck)) {}
+
+  const std::vector<Stuck>& stuck() const { return stuck_; }
+
+  // The devices that owe a waiting program its increments, as far as can be told.
+  std::vector<uint32_t> owed_by(const Stuck& s) const {
+    if (s.waiter->owed.device != Owed::kLine) return {s.waiter->owed.device};
+    const Line line = Line::of(machine_, s.context->device(), s.waiter->owed.axis);
+    std::vector<uint32_t> absent, others;
+    for (uint32_t i = 1; i < line.length; ++i) {
+      const uint32_t d = line.device(i);
+      others.push_back(d);
+      if (!s.launch->contexts[d].entered) absent.push_back(d);
+    }
+    return absent.empty() ? others : absent;
+  }
+
+  // What the device waits for, if it waits for another's increments.
+  const Stuck* waiting(uint32_t device) const {
+    for (const Stuck& s : stuck_)
+      if (s.context->device() == device && s.waiter->semaphore != nullptr) return &s;
+    return nullptr;
+  }
+
+ private:
+  const Machine& machine_;
+  std::vector<Stuck> stuck_;
+};
+
+}  // namespace
+
+Hang Engine::describe_hang() {
+  const Machine& machine = config_.machine;
+  const auto at = [&](uint32_t d) { return format("%u,%u", d / machine.cols, d % machine.cols); };
+
+  std::vector<Stuck> found;
+  for (const Queue& queue : queues_)
+    for (const auto& launch : queue.commands)
+      for (uint32_t d = 0; d < devices_.size(); ++d)
+        for (const Waiter* w = launch->contexts[d].waiters(); w != nullptr; w = w->next_of_context)
+          found.push_back({launch.get(), &launch->contexts[d], w});
+  std::stable_sort(found.begin(), found.end(), [](const Stuck& a, const Stuck& b) {
+    return std::pair(a.launch->number, a.context->device()) < std::pair(b.launch->number, b.context->device());
+  });
+  const Investigation all(machine, std::move(found));
+
+  // Follow who owes whom, from the first that waits, to one that does not wait itself or that was met before.
+  const char* kind = "all_stuck";
+  uint32_t culprit = 0;
+  std::string story;
+  std::vector<bool> met(devices_.size());
+  const Stuck* s = nullptr;
+  for (const Stuck& first : all.stuck())
+    if (first.waiter->semaphore != nullptr) {
+      s = &first;
+      break;
+    }
+  if (s != nullptr) culprit = s->context->device();
+  while (s != nullptr) {
+    met[s->context->device()] = true;
+    const Launch& launch = *s->launch;
+    const std::string what = format("launch %llu (%s)", static_cast<unsigned long long>(seq_of(launch)), launch.plan->name());
+    const uint32_t debtor = all.owed_by(*s).front();
+    const Context& theirs = launch.contexts[debtor];
+    if (theirs.left) {  // it has done its part, and yet this one waits
+      kind = "never_left";
+      culprit = s->context->device();
+      story = format("device %s entered %s and never left, though device %s did", at(culprit).c_str(), what.c_str(), at(debtor).c_str());
+      break;
+    }
+    culprit = debtor;
+    if (!theirs.entered && devices_[debtor].stopped) {
+      kind = "never_entered";
+      story = format("device %s never entered %s: it has stopped", at(debtor).c_str(), what.c_str());
+      break;
+    }
+    const Stuck* next = all.waiting(debtor);
+    if (!theirs.entered && (next == nullptr || next->launch->number > launch.number)) {
+      kind = next == nullptr ? "never_entered" : "entered_other";
+      story = next == nullptr ? format("device %s never entered %s", at(debtor).c_str(), what.c_str())
+                              : format("device %s is in launch %llu (%s), not in %s", at(debtor).c_str(),
+                                       static_cast<unsigned long long>(seq_of(*next->launch)), next->launch->plan->name(), what.c_str());
+      break;
+    }
+    if (next == nullptr || met[debtor]) {
+      kind = "all_stuck";
+      story = format("all devices of a line wait for one another in %s", what.c_str());
+      break;
+    }
+    s = next;
+  }
+  if (story.empty())
+    for (uint32_t d = 0; d < devices_.size() && story.empty(); ++d) {
+      if (!devices_[d].stopped) continue;
+      for (uint32_t q = 0; q < config_.queues; ++q) {
+        const Queue& queue = queues_[q];
+        const uint64_t position = devices_[d].queues[q].position;
+        if (position >= queue.end()) continue;
+        const Launch& launch = *queue.commands[position - queue.base];
+        if (!launch.plan) continue;
+        kind = "never_entered";
+        culprit = d;
+        story = format("device %s never entered launch %llu (%s): it has stopped", at(d).c_str(),
+                       static_cast<unsigned long long>(seq_of(launch)), launch.plan->name());
+        break;
+      }
+    }
+  if (story.empty()) story = "queues wait for one another's events";
+
+  const auto place = [&](Json& json, uint32_t d) { json.begin_array().value(d / machine.cols).value(d % machine.cols).end_array(); };
+  Json json;
+  json.begin_object().field("class", kind).key("device");
+  place(json, culprit);
+  json.key("waiting").begin_array();
+  size_t listed = 0;
+  std::string first_waits;
+  for (const Stuck& w : all.stuck()) {
+    if (w.waiter->semaphore == nullptr && all.waiting(w.context->device()) != nullptr) continue;  // waits for its own parts
+    const uint32_t value = w.waiter->word->value.load(std::memory_order_relaxed);
+    const std::string semaphore = name_of(*w.waiter);
+    if (first_waits.empty())
+      first_waits = format("device %s waits for %s (value %u, target %u)", at(w.context->device()).c_str(), semaphore.c_str(), value, w.waiter->target);
+    if (++listed > kMostListed) continue;
+    json.begin_object().key("device");
+    place(json, w.context->device());
+    json.field("op", w.launch->plan->name()).field("seq", seq_of(*w.launch)).field("stream", w.launch->stream);
+    json.field("semaphore", semaphore).field("core", w.waiter->lane).field("value", value).field("target", w.waiter->target);
+    json.key("owed_by").begin_array();
+    for (const uint32_t d : all.owed_by(w)) place(json, d);
+    json.end_array().end_object();
+  }
+  json.end_array();
+  Hang hang;
+  hang.text = format("hang at %llu ns: %s", static_cast<unsigned long long>(now_), story.c_str());
+  if (listed != 0)
+    hang.text += format("; %s%s", first_waits.c_str(), listed == 1 ? "" : format(", and %zu more wait", listed - 1).c_str());
+  json.field("text", hang.text).end_object();
+  hang.json = json.take();
+  return hang;
+}
+
+}  // namespace meshrun::emu

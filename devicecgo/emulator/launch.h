@@ -1,0 +1,80 @@
+// launch.h: what the host hands to the engine. A Plan is one validated operation: its operands, and the program that each device
+// runs. A Launch is its way through a queue.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dataflow.h"
+#include "memory.h"
+#include "program.h"
+#include "semaphores.h"
+
+namespace meshrun::emu {
+
+class Context;
+class Engine;
+
+using SemaphoreRef = std::shared_ptr<Semaphore>;
+
+// Operand is a tensor as a plan holds it: memory and how to look at it.
+struct Operand {
+  std::shared_ptr<Storage> storage;
+  Spec spec;
+
+  explicit operator bool() const { return storage != nullptr; }
+  Memory& at(uint32_t device) const { return storage->at(device); }
+  View view(uint32_t device) const { return storage ? View{storage->at(device).data, spec.dtype, spec.shape} : View{}; }
+  Region whole() const { return Region::contiguous(0, spec.bytes()); }
+  Access read(uint32_t device) const { return {&storage->at(device), whole(), false}; }
+  Access write(uint32_t device) const { return {&storage->at(device), whole(), true}; }
+};
+
+class Plan {
+ public:
+  virtual ~Plan() = default;
+  virtual const char* name() const = 0;
+  virtual Program run(Context& context) const = 0;  // the program of one device
+
+  // Storages that the plan uses, for the counts in Storage.
+  struct Use {
+    std::shared_ptr<Storage> storage;
+    bool writes;
+  };
+  std::vector<Use> uses;
+};
+
+class Launch final : public DataOwner {
+ public:
+  Launch(Engine& engine, uint32_t devices);
+  ~Launch() override;
+  void reset();
+  void data_done() override;
+
+  std::unique_ptr<Plan> plan;  // null: a wait for an event
+  uint32_t queue = 0;
+  uint64_t number = 0;  // counts launches on the mesh, from 1; 0 = a write, or a wait for an event
+  uint64_t seq = 0;     // the runtime's launch number
+  uint32_t stream = 0;
+  uint64_t enqueued_ns = 0;
+  // What the host had seen done when it enqueued this: commands per queue.
+  std::array<uint64_t, 2> host_seen{};
+
+  // of a wait for an event
+  uint32_t awaited_queue = 0;
+  uint64_t awaited_position = 0;
+
+  // the engine's
+  std::unique_ptr<Context[]> contexts;
+  uint32_t devices_left = 0;
+  uint64_t start_ns = UINT64_MAX;
+  uint64_t end_ns = 0;
+
+  bool retired = false;  // on every device, in virtual time; under the lock
+
+ private:
+  Engine& engine_;
+  uint32_t devices_;
+};
+
+}  // namespace meshrun::emu

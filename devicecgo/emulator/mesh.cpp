@@ -1,0 +1,334 @@
+#include "mesh.h"
+
+#include <cstring>
+
+#include "error.h"
+#include "json.h"
+#include "ops.h"
+
+namespace meshrun::emu {
+namespace {
+
+constexpr int kPoison = 0xff;  // NaN in every float format: what nobody wrote shows
+
+unsigned long long wide(uint64_t n) { return n; }
+
+}  // namespace
+
+Mesh::Mesh(const mr_open_options& options, uint32_t salt)
+    : config_(parse_config(options)),
+      memory_(config_.machine.dram_bytes, config_.machine.l1_bytes, config_.machine.cores()),
+      engine_(std::make_unique<Engine>(config_)),
+      tensors_(Kind::tensor, salt),
+      semaphores_(Kind::semaphore, salt),
+      events_(Kind::event, salt) {}
+
+void Mesh::info(mr_mesh_info& out) const {
+  if (out.size < sizeof(mr_mesh_info)) throw error(MR_INVALID_ARGUMENT, "info: size is %u: smaller than mr_mesh_info of this version", out.size);
+  const Machine& m = config_.machine;
+  out = {};
+  out.size = sizeof out;
+  out.rows = m.rows;
+  out.cols = m.cols;
+  out.grid_x = m.grid_x;
+  out.grid_y = m.grid_y;
+  out.queues = config_.queues;
+  out.flags = m.exclusive_cores ? uint32_t{MR_MESH_EXCLUSIVE_CORES} : 0;
+  for (const uint32_t a : {0u, 1u}) {
+    out.links[a] = m.links[a];
+    out.wrap[a] = m.ring(a) ? 1 : 0;
+  }
+  out.dram_bytes = m.dram_bytes;
+  out.l1_bytes = m.l1_bytes;
+  std::snprintf(out.name, sizeof out.name, "%s", m.name.c_str());
+  std::snprintf(out.arch, sizeof out.arch, "%s", m.chip->arch);
+}
+
+void Mesh::check_alive() const {
+  if (lost_) throw error(MR_DEVICE_LOST, "device lost: %s", lost_text_.c_str());
+}
+
+uint32_t Mesh::device_at(uint32_t row, uint32_t col, const char* what) const {
+  if (row >= config_.machine.rows || col >= config_.machine.cols)
+    throw error(MR_INVALID_ARGUMENT, "%s: device %u,%u is outside the mesh of %ux%u", what, row, col, config_.machine.rows, config_.machine.cols);
+  return row * config_.machine.cols + col;
+}
+
+// ---- tensors --------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool zeroed) {
+  memory_.reserve(spec, what);
+  std::shared_ptr<Storage> storage;
+  try {
+    storage = std::make_shared<Storage>(config_.timing ? nullptr : &engine_->pool(), config_.machine.devices(), spec.bytes());
+  } catch (const std::bad_alloc&) {
+    memory_.release(spec);
+    throw error(MR_OUT_OF_MEMORY, "out of memory: %s %s: the host has no %llu bytes for %u devices", what, text(spec).c_str(),
+                wide(spec.bytes() * config_.machine.devices()), config_.machine.devices());
+  }
+  storage->counted = spec;
+  if (zeroed) {
+    storage->zero();
+  } else if (config_.lockstep) {
+    storage->fill(kPoison);  // what a reused block holds would not be a function of the case
+  }
+  return storage;
+}
+
+void Mesh::check_room(const Spec& spec, const char* what) {
+  memory_.reserve(spec, what);
+  memory_.release(spec);
+}
+
+mr_handle Mesh::add_tensor(std::shared_ptr<Storage> storage, const Spec& spec) {
+  ++storage->handles;
+  return tensors_.add({std::move(storage), spec, {}});
+}
+
+mr_handle Mesh::tensor_alloc(const mr_tensor_spec& abi) {
+  const Spec spec = checked_spec(abi, "tensor_alloc");
+  return add_tensor(allocate(spec, "tensor_alloc", (abi.flags & MR_ZEROED) != 0), spec);
+}
+
+mr_handle Mesh::tensor_view(mr_handle handle, uint32_t rank, const uint32_t* dims) {
+  const Tensor& t = tensors_.get(handle, "tensor_view: tensor");
+  if (rank < 1 || rank > MR_MAX_RANK || dims == nullptr) throw error(MR_INVALID_ARGUMENT, "tensor_view: rank is %u: must be 1..%d, with dims", rank, MR_MAX_RANK);
+  Spec spec = t.spec;
+  spec.shape = {};
+  spec.shape.rank = rank;
+  unsigned __int128 elements = 1;
+  for (uint32_t i = 0; i < rank; ++i) {
+    spec.shape.dims[i] = dims[i];
+    elements = std::min<unsigned __int128>(elements * dims[i], UINT64_MAX);
+  }
+  if (elements != t.spec.shape.elements())
+    throw error(MR_INVALID_ARGUMENT, "tensor_view: dims are %s: not as many elements as %s", text(spec.shape).c_str(), text(t.spec.shape).c_str());
+  return add_tensor(t.storage, spec);
+}
+
+void Mesh::tensor_write(mr_handle handle, const mr_distribution& distribution, const void* data, uint64_t bytes, uint32_t queue) {
+  const Tensor& t = tensors_.get(handle, "tensor_write: tensor");
+  if (distribution.size < sizeof(mr_distribution))
+    throw error(MR_INVALID_ARGUMENT, "tensor_write: distribution.size is %u: smaller than mr_distribution of this version", distribution.size);
+  if ((distribution.present & ~3u) != 0) throw error(MR_INVALID_ARGUMENT, "tensor_write: distribution.present is %u: unknown bits", distribution.present);
+  if (queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "tensor_write: queue is %u: the mesh has %u", queue, config_.queues);
+  uint64_t wanted = t.spec.bytes();
+  for (const uint32_t a : {0u, 1u}) {
+    if ((distribution.present >> a & 1u) == 0) continue;
+    if (distribution.dim[a] >= t.spec.shape.rank)
+      throw error(MR_INVALID_ARGUMENT, "tensor_write: distribution.dim[%u] is %u: the rank is %u", a, distribution.dim[a], t.spec.shape.rank);
+    wanted *= config_.machine.axis_length(a);
+  }
+  if (bytes != wanted)
+    throw error(MR_INVALID_ARGUMENT, "tensor_write: bytes is %llu: %s cut like this takes %llu", wide(bytes), text(t.spec).c_str(), wide(wanted));
+  if (data == nullptr && !config_.timing) throw error(MR_INVALID_ARGUMENT, "tensor_write: data is NULL");
+
+  Block staged;
+  if (!config_.timing) {
+    if (t.storage->uses.load(std::memory_order_acquire) == 0) {
+      // Nobody else looks at this memory: the data go where they belong at once.
+      for (uint32_t d = 0; d < config_.machine.devices(); ++d)
+        scatter_shard(config_, t.spec, distribution, d, static_cast<const std::byte*>(data), t.storage->at(d).data);
+      if (!config_.lockstep) return;
+    } else {
+      staged = engine_->pool().take(bytes);
+      std::memcpy(staged.data(), data, bytes);
+    }
+  }
+  std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  launch->plan = plan_write(config_, {t.storage, t.spec}, distribution, std::move(staged));
+  launch->queue = queue;
+  engine_->submit(std::move(launch));
+}
+
+void Mesh::tensor_read(mr_handle handle, uint32_t row, uint32_t col, void* data, uint64_t bytes) {
+  const Tensor& t = tensors_.get(handle, "tensor_read: tensor");
+  const uint32_t device = device_at(row, col, "tensor_read");
+  if (bytes != t.spec.bytes())
+    throw error(MR_INVALID_ARGUMENT, "tensor_read: bytes is %llu: %s has %llu", wide(bytes), text(t.spec).c_str(), wide(t.spec.bytes()));
+  if (config_.timing) throw error(MR_UNSUPPORTED, "tensor_read: mode=timing holds no data");
+  if (data == nullptr) throw error(MR_INVALID_ARGUMENT, "tensor_read: data is NULL");
+  if (t.storage->writers.load(std::memory_order_acquire) != 0)
+    throw error(MR_REJECTED, "tensor_read: %s is still to be written by what was enqueued: wait for an event first", text(t.spec).c_str());
+  std::memcpy(data, t.storage->at(device).data, bytes);
+}
+
+void Mesh::tensor_info(mr_handle handle, mr_tensor_spec& spec) {
+  if (spec.size < sizeof(mr_tensor_spec)) throw error(MR_INVALID_ARGUMENT, "tensor_info: size is %u: smaller than mr_tensor_spec of this version", spec.size);
+  spec = to_abi(tensors_.get(handle, "tensor_info: tensor").spec);
+}
+
+void Mesh::tensor_free(const mr_handle* handles, uint32_t count) {
+  tensors_.check_batch(handles, count, "tensor_free");
+  for (uint32_t i = 0; i < count; ++i) {
+    const Tensor t = tensors_.take(handles[i]);
+    if (--t.storage->handles == 0) memory_.release(t.storage->counted);
+  }
+}
+
+// ---- semaphores -----------------------------------------------------------------------------------------------------------
+
+void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
+  if (count != 0 && out == nullptr) throw error(MR_INVALID_ARGUMENT, "semaphores_create: semaphores is NULL, count is %u", count);
+  memory_.reserve_semaphores(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    auto semaphore = std::make_shared<Semaphore>(config_.machine.devices(), initial);
+    Semaphore& s = *semaphore;
+    out[i] = semaphores_.add(std::move(semaphore));
+    s.name = format("semaphore %u", handle_slot(out[i]));
+  }
+}
+
+void Mesh::semaphores_reset(const mr_handle* handles, uint32_t count, uint32_t value) {
+  semaphores_.check_batch(handles, count, "semaphores_reset");
+  std::vector<SemaphoreRef> semaphores;
+  for (uint32_t i = 0; i < count; ++i) semaphores.push_back(*semaphores_.find(handles[i]));
+  engine_->reset_semaphores(std::move(semaphores), value);
+}
+
+void Mesh::semaphores_free(const mr_handle* handles, uint32_t count) {
+  semaphores_.check_batch(handles, count, "semaphores_free");
+  std::vector<SemaphoreRef> semaphores;
+  for (uint32_t i = 0; i < count; ++i) semaphores.push_back(semaphores_.take(handles[i]));
+  engine_->bury(std::move(semaphores));
+  memory_.release_semaphores(count);
+}
+
+// ---- events ---------------------------------------------------------------------------------------------------------------
+
+mr_handle Mesh::event_record(uint32_t queue) {
+  if (queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "event_record: queue is %u: the mesh has %u", queue, config_.queues);
+  return events_.add(engine_->record(queue));
+}
+
+bool Mesh::event_query(mr_handle handle) {
+  const std::shared_ptr<HostEvent>& event = events_.get(handle, "event_query: event");
+  if (engine_->query(*event)) return true;
+  if (engine_->hung() && engine_->never(*event)) report_hang();
+  return false;
+}
+
+void Mesh::report_hang() {
+  lost_ = true;
+  lost_text_ = engine_->hang()->text;
+  throw error(MR_TIMEOUT, "timeout: %s", lost_text_.c_str());
+}
+
+void Mesh::event_wait_on(uint32_t queue, mr_handle handle) {
+  const std::shared_ptr<HostEvent>& event = events_.get(handle, "event_wait_on: event");
+  if (queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "event_wait_on: queue is %u: the mesh has %u", queue, config_.queues);
+  engine_->wait_on(queue, *event);
+}
+
+void Mesh::event_free(const mr_handle* handles, uint32_t count) {
+  events_.check_batch(handles, count, "event_free");
+  for (uint32_t i = 0; i < count; ++i) engine_->forget(events_.take(handles[i]));
+}
+
+// ---- operations -----------------------------------------------------------------------------------------------------------
+
+void Mesh::enqueue(void* op) {
+  if (op == nullptr) throw error(MR_INVALID_ARGUMENT, "enqueue: op is NULL");
+  const mr_op_header& header = *static_cast<const mr_op_header*>(op);
+  const OpEntry* entry = header.size >= sizeof(mr_op_header) ? find_op(header.op) : nullptr;
+  if (entry == nullptr) throw error(MR_UNSUPPORTED, "enqueue: op is %u (size %u): there is no such operation", header.op, header.size);
+  if (header.size < entry->size)
+    throw error(MR_INVALID_ARGUMENT, "%s: size is %u: smaller than the %u bytes of this version", entry->name, header.size, entry->size);
+  if (header.queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "%s: queue is %u: the mesh has %u", entry->name, header.queue, config_.queues);
+  Request request(*this, entry->name, header);
+  std::unique_ptr<Plan> plan = entry->plan(request, op);
+  std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  request.commit();
+  launch->plan = std::move(plan);
+  launch->queue = header.queue;
+  launch->number = engine_->number_launch();
+  launch->seq = header.launch;
+  launch->stream = header.stream;
+  engine_->spend_host_time(engine_->cost().launch_host_ns());
+  engine_->submit(std::move(launch));
+}
+
+bool Mesh::failure_next(uint64_t& launch, mr_error& failure) {
+  launch = 0;
+  const std::optional<Failure> next = engine_->next_failure();
+  if (!next) return false;
+  launch = next->seq;
+  failure.code = next->code;
+  std::snprintf(failure.message, sizeof failure.message, "%s", next->text.c_str());
+  return true;
+}
+
+// ---- extension ------------------------------------------------------------------------------------------------------------
+
+int32_t Mesh::clock_advance(uint64_t until_ns, uint32_t max_wait_us) {
+  if (!config_.lockstep) throw error(MR_UNSUPPORTED, "clock_advance: the clock is free: open with clock=lockstep");
+  if (lost_) return MR_CLOCK_IDLE;
+  switch (engine_->advance(until_ns, max_wait_us)) {
+    case Advance::progress:
+      return MR_CLOCK_PROGRESS;
+    case Advance::idle:
+      return MR_CLOCK_IDLE;
+    case Advance::busy:
+      return MR_CLOCK_BUSY;
+    case Advance::hang:
+      break;
+  }
+  report_hang();
+}
+
+void Mesh::launch_profile(uint64_t launch, mr_launch_profile& out) {
+  if (out.size < sizeof(mr_launch_profile))
+    throw error(MR_INVALID_ARGUMENT, "launch_profile: size is %u: smaller than mr_launch_profile of this version", out.size);
+  const std::optional<LaunchProfile> p = engine_->profile(launch);
+  out = {};
+  out.size = sizeof out;
+  if (!p) return;
+  out.retired = 1;
+  out.start_ns = p->start_ns;
+  out.end_ns = p->end_ns;
+}
+
+std::string Mesh::report() {
+  const EngineStats stats = engine_->stats();
+  Json json;
+  json.begin_object();
+  json.key("hazards").begin_array().end_array();
+  json.key("hang");
+  if (const std::optional<Hang> hang = engine_->hang()) {
+    json.raw(hang->json);
+  } else {
+    json.null();
+  }
+  json.key("faults").begin_array();
+  for (const std::string& f : engine_->faults()) json.value(f);
+  json.end_array();
+  json.key("stats").begin_object();
+  json.field("launches", stats.launches).field("retired", stats.retired).field("events", stats.events);
+  json.field("bytes_over_links", stats.bytes_over_links);
+  json.key("retired_per_device").begin_array();
+  for (const uint64_t n : stats.retired_per_device) json.value(n);
+  json.end_array();
+  json.field("semaphores_live", semaphores_.live()).field("tensors_live", tensors_.live()).field("events_live", events_.live());
+  json.field("dram_live_bytes", memory_.dram_live()).field("dram_peak_bytes", memory_.dram_peak());
+  json.field("l1_live_bytes", memory_.l1_live()).field("l1_peak_bytes", memory_.l1_peak());
+  json.end_object();
+  json.field("virtual_ns", engine_->host_now());
+  json.end_object();
+  return json.take();
+}
+
+uint32_t Mesh::semaphore_value(mr_handle handle, uint32_t row, uint32_t col) {
+  const SemaphoreRef& s = semaphores_.get(handle, "semaphore_value: semaphore");
+  return s->word(device_at(row, col, "semaphore_value"), 0).value.load(std::memory_order_relaxed);
+}
+
+void Mesh::name(mr_handle object, const char* name) {
+  if (name == nullptr) throw error(MR_INVALID_ARGUMENT, "name: name is NULL");
+  if (Tensor* t = tensors_.find(object)) {
+    t->name = name;
+  } else {
+    engine_->set_name(semaphores_.get(object, "name: object")->name, name);
+  }
+}
+
+}  // namespace meshrun::emu

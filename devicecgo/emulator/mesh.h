@@ -1,0 +1,82 @@
+// mesh.h: the host's view of an emulated mesh: handles, validation, memory accounts. All of it belongs to the thread that opened
+// the mesh; the engine runs beside it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "config.h"
+#include "engine.h"
+#include "handles.h"
+#include "memory.h"
+
+namespace meshrun::emu {
+
+struct Tensor {
+  std::shared_ptr<Storage> storage;
+  Spec spec;
+  std::string name;
+};
+
+class Mesh {
+ public:
+  Mesh(const mr_open_options& options, uint32_t salt);
+
+  void info(mr_mesh_info& out) const;
+
+  mr_handle tensor_alloc(const mr_tensor_spec& spec);
+  mr_handle tensor_view(mr_handle tensor, uint32_t rank, const uint32_t* dims);
+  void tensor_write(mr_handle tensor, const mr_distribution& distribution, const void* data, uint64_t bytes, uint32_t queue);
+  void tensor_read(mr_handle tensor, uint32_t row, uint32_t col, void* data, uint64_t bytes);
+  void tensor_info(mr_handle tensor, mr_tensor_spec& spec);
+  void tensor_free(const mr_handle* tensors, uint32_t count);
+
+  void semaphores_create(uint32_t count, uint32_t initial, mr_handle* out);
+  void semaphores_reset(const mr_handle* semaphores, uint32_t count, uint32_t value);
+  void semaphores_free(const mr_handle* semaphores, uint32_t count);
+
+  mr_handle event_record(uint32_t queue);
+  bool event_query(mr_handle event);  // throws MR_TIMEOUT once when the mesh hangs and the event can never be done
+  void event_wait_on(uint32_t queue, mr_handle event);
+  void event_free(const mr_handle* events, uint32_t count);
+
+  void enqueue(void* op);
+  bool failure_next(uint64_t& launch, mr_error& failure);
+
+  // Throws MR_DEVICE_LOST once the mesh is lost.
+  void check_alive() const;
+
+  // ---- extension
+  uint64_t clock_now() const { return engine_->host_now(); }
+  int32_t clock_advance(uint64_t until_ns, uint32_t max_wait_us);
+  void launch_profile(uint64_t launch, mr_launch_profile& out);
+  void fault(const char* text) { engine_->add_fault(parse_fault(text, config_.machine)); }
+  std::string report();
+  uint32_t semaphore_value(mr_handle semaphore, uint32_t row, uint32_t col);
+  void name(mr_handle object, const char* name);
+
+  // ---- for the operations
+  const Config& config() const { return config_; }
+  Engine& engine() { return *engine_; }
+  Tensor& tensor(mr_handle h, const char* what) { return tensors_.get(h, what); }
+  const SemaphoreRef& semaphore(mr_handle h, const char* what) { return semaphores_.get(h, what); }
+  std::shared_ptr<Storage> allocate(const Spec& spec, const char* what, bool zeroed);  // reserved in the accounts
+  void release(const Spec& spec) { memory_.release(spec); }
+  mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
+  void check_room(const Spec& spec, const char* what);  // that so much is free now
+  uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
+
+ private:
+  [[noreturn]] void report_hang();
+
+  Config config_;
+  DeviceMemory memory_;
+  std::unique_ptr<Engine> engine_;
+  HandleTable<Tensor> tensors_;
+  HandleTable<SemaphoreRef> semaphores_;
+  HandleTable<std::shared_ptr<HostEvent>> events_;
+  bool lost_ = false;
+  std::string lost_text_;
+};
+
+}  // namespace meshrun::emu

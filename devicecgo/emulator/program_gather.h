@@ -1,0 +1,58 @@
+// program_gather.h: slices on their way round a ring or along a line. All_gather is nothing else; the distributed norm and ring
+// attention gather beside their own work.
+#pragma once
+
+#include <array>
+
+#include "context.h"
+#include "request.h"
+#include "slices.h"
+
+namespace meshrun::emu {
+
+// GatherJob is what goes round: one or two tensors, their slices one behind the other.
+struct GatherJob {
+  struct Item {
+    Operand from;      // the device's own slice
+    Operand to;        // where all slices come to lie, in order of position
+    Slices slices;     // of `to`
+    uint64_t chunk = 1;
+    double wire = 1;   // bytes on the wire for a byte kept: padding, block formats
+  };
+  Collective over;
+  std::array<Item, 2> items;
+  uint32_t count = 0;
+  std::array<SemaphoreRef, 2> semaphores;  // one per way
+
+  void add(const Config& config, const Operand& from, const Operand& to, uint32_t dim);
+
+  // How many hops a slice makes towards way `way`, seen from a position: slices received from the device behind, and slices sent
+  // on to the device ahead, the own one included.
+  struct Reach {
+    uint32_t receives = 0;
+    uint32_t sends = 0;
+  };
+  Reach reach(const Line& line, uint32_t way) const;
+  // What travels by this way and link of a slice that has made `hops` hops.
+  Span portion(const Item& item, uint32_t way, uint32_t link, uint32_t hops) const;
+  // Workers (one per way and link) that bring the slice of the device `offset` positions away.
+  uint32_t parts(const Line& line, uint32_t position) const;
+};
+
+// Runs all workers. Where `arrived` is given, arrived[p] is raised once by each of parts(p) workers.
+Program gather(Context& ctx, const GatherJob& job, Word* arrived);
+
+// Puts the device's own slice in its place.
+void copy_own_slice(Context& ctx, const GatherJob::Item& item, uint32_t position);
+
+// Waits until all others of the line are here.
+Program barrier(Context& ctx, const Collective& over, Semaphore& semaphore);
+
+struct CopyRegion {
+  const std::byte* from;
+  std::byte* to;
+  Region source, target;
+  void operator()(Parallel& parallel) const;
+};
+
+}  // namespace meshrun::emu

@@ -1,0 +1,130 @@
+#include "request.h"
+
+#include "error.h"
+
+namespace meshrun::emu {
+namespace {
+
+// Packets to an increment when the caller does not say: half of a link's share of a slice, 160 packets at most, as tt-metal's
+// collectives have it.
+constexpr uint64_t kMostPacketsPerSync = 160;
+
+}  // namespace
+
+uint64_t Collective::chunk_bytes(const Config& config, uint64_t share) const {
+  if (config.timing) return UINT64_MAX / 4;  // one transfer stands for all packets
+  const uint64_t packet = config.chunk_bytes != 0 ? config.chunk_bytes : config.machine.chip->packet_bytes;
+  if (packets_per_sync != 0) return packets_per_sync * packet;
+  return std::clamp<uint64_t>(share / packet / 2, 1, kMostPacketsPerSync) * packet;
+}
+
+Request::~Request() {
+  for (const Made& m : made_) mesh_.release(m.spec);
+}
+
+void Request::commit() {
+  for (Made& m : made_) *m.handle = mesh_.add_tensor(std::move(m.storage), m.spec);
+  made_.clear();
+}
+
+Error Request::reject(const char* text, ...) const {
+  va_list args;
+  va_start(args, text);
+  const std::string s = vformat(text, args);
+  va_end(args);
+  return error(MR_REJECTED, "%s: %s", op_, s.c_str());
+}
+
+void Request::allow_present(uint32_t bits) const {
+  if ((header_.present & ~bits) != 0) throw reject("present is 0x%x: bits 0x%x mean nothing here", header_.present, header_.present & ~bits);
+}
+
+void Request::choice(const char* field, uint32_t value, uint32_t least, uint32_t most) const {
+  if (value < least || value > most) throw reject("%s is %u: must be %u..%u", field, value, least, most);
+}
+
+Operand Request::input(const char* field, mr_handle handle) {
+  if (handle == 0) throw reject("%s is 0: a tensor is needed", field);
+  const Tensor& t = mesh_.tensor(handle, where(field).c_str());
+  return {t.storage, t.spec};
+}
+
+void Request::check_spec(const char* field, const Operand& got, const Spec& wanted) const {
+  if (got.spec.shape == wanted.shape && got.spec.dtype == wanted.dtype && got.spec.layout == wanted.layout) return;
+  Spec w = wanted;
+  w.memory = got.spec.memory;
+  throw reject("%s is %s: must be %s", field, text(got.spec).c_str(), text(w).c_str());
+}
+
+Operand Request::output(const char* field, mr_handle& handle, const Spec& wanted) {
+  if (handle != 0) {
+    Operand given = input(field, handle);
+    check_spec(field, given, wanted);
+    return given;
+  }
+  std::shared_ptr<Storage> storage = mesh_.allocate(wanted, where(field).c_str(), false);
+  made_.push_back({&handle, storage, wanted});
+  return {std::move(storage), wanted};
+}
+
+Operand Request::scratch(const char* field, const Spec& spec) {
+  // Counted only for the check: the host gives a launch's scratch back when it has enqueued it, since the queue is in order.
+  mesh_.check_room(spec, where(field).c_str());
+  Engine& engine = mesh_.engine();
+  return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
+}
+
+SemaphoreRef Request::semaphore(const char* field, mr_handle handle) {
+  if (handle == 0) throw reject("%s is 0: a semaphore is needed", field);
+  return mesh_.semaphore(handle, where(field).c_str());
+}
+
+void Request::rank4(const char* field, const Operand& operand) const {
+  if (operand.spec.shape.rank != 4) throw reject("%s is %s: must be of rank 4", field, text(operand.spec.shape).c_str());
+}
+
+void Request::floats(const char* field, const Operand& operand) const {
+  if (operand && !is_float(operand.spec.dtype))
+    throw reject("%s is %s: must be bfloat16 or float32", field, name_of(operand.spec.dtype));
+}
+
+void Request::broadcasts(const char* field, const Shape& from, const Shape& to) const {
+  bool fits = true;
+  for (uint32_t i = 0; i < from.rank; ++i) fits = fits && (from.back(i) == 1 || (i < to.rank && from.back(i) == to.back(i)));
+  if (!fits) throw reject("%s is %s: does not broadcast against %s", field, text(from).c_str(), text(to).c_str());
+}
+
+Collective Request::collective(uint32_t axis, uint32_t num_links, uint32_t topology) {
+  const Machine& m = config().machine;
+  choice("axis", axis, 0, 1);
+  if (num_links == 0) throw reject("num_links is 0: must be at least 1");
+  if (num_links > m.links[axis]) throw reject("num_links is %u: axis %u has %u", num_links, axis, m.links[axis]);
+  choice("topology", topology, MR_LINEAR, MR_RING);
+  Collective c{.axis = axis, .length = m.axis_length(axis), .ring = topology == MR_RING, .links = num_links};
+  if (c.ring && c.length <= 2) throw reject("topology is ring: axis %u has length %u, and an axis of one or two is a line", axis, c.length);
+  if (c.ring && !m.wrap[axis]) throw reject("topology is ring: axis %u has no wrap-around link", axis);
+  return c;
+}
+
+void Request::hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers) const {
+  allow_present(MR_HAS_CHUNKS_PER_SYNC | MR_HAS_WORKERS | MR_HAS_BUFFERS);
+  if (has(MR_HAS_CHUNKS_PER_SYNC)) {
+    choice("chunks_per_sync", chunks_per_sync, 1, 1 << 16);
+    c.packets_per_sync = chunks_per_sync;
+  }
+  if (has(MR_HAS_WORKERS)) choice("num_workers_per_link", workers, 1, 64);
+  if (has(MR_HAS_BUFFERS)) choice("num_buffers_per_channel", buffers, 1, 1 << 16);
+}
+
+void Request::reads(Plan& plan, const Operand& operand) const {
+  if (operand) plan.uses.push_back({operand.storage, false});
+}
+
+void Request::writes(Plan& plan, const Operand& operand, bool may_be_input) const {
+  for (const Plan::Use& use : plan.uses)
+    if (use.storage == operand.storage && (use.writes || !may_be_input))
+      throw reject("output shares its memory with another operand");
+  plan.uses.push_back({operand.storage, true});
+}
+
+}  // namespace meshrun::emu

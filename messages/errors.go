@@ -1,0 +1,86 @@
+package messages
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The kinds of failure. A typed error wraps the one that it is; errors.Is finds it. The exit codes of the program follow them.
+var (
+	// ErrInvalid: a request that breaks a rule. Nothing was enqueued and no index has moved.
+	ErrInvalid = errors.New("invalid")
+	// ErrReleased: a tensor or lease was used after it had been released.
+	ErrReleased = errors.New("released")
+	// ErrClosed: the mesh or stream is closing or closed.
+	ErrClosed = errors.New("closed")
+	// ErrQueueFull: a stream's queue is at its limit and the caller asked not to wait.
+	ErrQueueFull = errors.New("queue full")
+	// ErrPoisoned: an operation that this one reads has failed.
+	ErrPoisoned = errors.New("poisoned")
+	// ErrOutOfMemory: a device has no room.
+	ErrOutOfMemory = errors.New("out of memory")
+	// ErrRejected: the driver's own validation refused a launch.
+	ErrRejected = errors.New("rejected")
+	// ErrTimeout: a wait did not end, or cannot.
+	ErrTimeout = errors.New("timeout")
+	// ErrDeviceLost: the device does not answer any more; everything fails fast.
+	ErrDeviceLost = errors.New("device lost")
+	// ErrUnsupported: the driver cannot do it.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrWrongThread: a driver call came from a thread that does not own the mesh.
+	ErrWrongThread = errors.New("wrong thread")
+	// ErrActorStopped: the actor that an operation needs is gone.
+	ErrActorStopped = errors.New("actor stopped")
+	// ErrBudget: the request asks for more than a limit allows.
+	ErrBudget = errors.New("over budget")
+	// ErrInternal: a broken invariant; please report it.
+	ErrInternal = errors.New("internal error")
+)
+
+// InvalidError says which rule a request breaks: the operation, the field, the value given and the rule.
+type InvalidError struct {
+	Op    string // operation or place; may be empty
+	Field string // name of the field that is wrong
+	Value string // the value given
+	Rule  string // what must hold
+	Hint  string // what to try; may be empty
+}
+
+func (e *InvalidError) Error() string {
+	var b strings.Builder
+	if e.Op != "" {
+		b.WriteString(e.Op + ": ")
+	}
+	fmt.Fprintf(&b, "%s %s: %s", e.Field, e.Value, e.Rule)
+	if e.Hint != "" {
+		b.WriteString("; " + e.Hint)
+	}
+	return b.String()
+}
+
+// Unwrap makes errors.Is(err, ErrInvalid) true.
+func (e *InvalidError) Unwrap() error { return ErrInvalid }
+
+// Invalid makes an InvalidError whose value is printed with %v.
+func Invalid(op, field string, value any, rule string, args ...any) *InvalidError {
+	return &InvalidError{Op: op, Field: field, Value: fmt.Sprint(value), Rule: fmt.Sprintf(rule, args...)}
+}
+
+// OpError is the failure of one submitted operation. Err is one of the kinds above or wraps one.
+type OpError struct {
+	Op     string
+	Stream string
+	Launch uint64 // 0 when the operation never reached the device
+	Err    error
+}
+
+func (e *OpError) Error() string {
+	if e.Launch != 0 {
+		return fmt.Sprintf("%s (stream %s, launch %d): %v", e.Op, e.Stream, e.Launch, e.Err)
+	}
+	return fmt.Sprintf("%s (stream %s): %v", e.Op, e.Stream, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *OpError) Unwrap() error { return e.Err }

@@ -1,0 +1,100 @@
+package pools
+
+import "github.com/meshrun/meshrun/messages"
+
+// Depth is how many banks a pool of buffers starts with.
+const Depth = 2
+
+// Buffers holds the pools of persistent buffers of one mesh, by key.
+//
+// Under Hold a bank is lent until Return; the pool grows when all are lent. Under Rotate nothing is lent: the index turns.
+type Buffers struct {
+	policy messages.Policy
+	pools  map[messages.BufferKey]*bufferPool
+	slots  []slotInfo // by slot
+}
+
+type bufferPool struct {
+	key   messages.BufferKey
+	parts []messages.Part
+	slots []int // by bank
+	next  int   // where the search for a free bank begins
+}
+
+type slotInfo struct {
+	pool *bufferPool
+	bank int
+	lent bool
+}
+
+// NewBuffers makes an empty set of pools.
+func NewBuffers(policy messages.Policy) *Buffers {
+	return &Buffers{policy: policy, pools: map[messages.BufferKey]*bufferPool{}}
+}
+
+// Acquire lends a bank of the key's pool and says which banks must be made first: two on the first request for the key, one more
+// whenever all are lent.
+func (b *Buffers) Acquire(key messages.BufferKey, parts []messages.Part) (slot int, made []NewBank) {
+	p := b.pools[key]
+	if p == nil {
+		p = &bufferPool{key: key, parts: parts}
+		b.pools[key] = p
+		for range Depth {
+			made = append(made, b.grow(p))
+		}
+	}
+	bank := p.next
+	if b.policy == messages.Hold {
+		bank = b.free(p)
+		if bank < 0 {
+			bank = len(p.slots)
+			made = append(made, b.grow(p))
+		}
+	}
+	p.next = (bank + 1) % len(p.slots)
+	slot = p.slots[bank]
+	b.slots[slot].lent = b.policy == messages.Hold
+	return slot, made
+}
+
+// free finds a bank that nobody has, beginning behind the one lent last, so that banks alternate.
+func (b *Buffers) free(p *bufferPool) int {
+	for i := range p.slots {
+		bank := (p.next + i) % len(p.slots)
+		if !b.slots[p.slots[bank]].lent {
+			return bank
+		}
+	}
+	return -1
+}
+
+func (b *Buffers) grow(p *bufferPool) NewBank {
+	bank, slot := len(p.slots), len(b.slots)
+	p.slots = append(p.slots, slot)
+	b.slots = append(b.slots, slotInfo{pool: p, bank: bank})
+	n := NewBank{Slot: slot, Parts: p.parts}
+	for _, part := range p.parts {
+		n.Names = append(n.Names, p.key.BankName(bank, part.Name))
+	}
+	return n
+}
+
+// Return gives a bank back. Returning a bank that is not lent is a bug of the caller and reported as false.
+func (b *Buffers) Return(slot int) bool {
+	if slot < 0 || slot >= len(b.slots) || !b.slots[slot].lent {
+		return false
+	}
+	b.slots[slot].lent = false
+	return true
+}
+
+// Lent is how many banks are lent.
+func (b *Buffers) Lent() int {
+	n := 0
+	for _, s := range b.slots {
+		if s.lent {
+			n++
+		}
+	}
+	return n
+}

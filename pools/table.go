@@ -1,0 +1,28 @@
+package pools
+
+import "github.com/meshrun/meshrun/messages"
+
+// Kind describes one kind of semaphore pool. Every axis has a pool of each kind.
+type Kind struct {
+	Pool    messages.Pool
+	Banks   int
+	PerBank func(links int) int // semaphores in a bank
+	Eager   bool                // made when the mesh is opened, not on first use
+}
+
+func count(n int) func(int) int { return func(int) int { return n } }
+
+// Table lists the pools of the reference manager in the order in which it creates them. Eager: 3·2·2 + 3·2·2 + 2·2·2 + links·2·2 + 2·2
+// + 2·2 + 2·2 = 44 + 4·links semaphores.
+var table = [...]Kind{
+	{messages.PoolRS, 2, count(3), true},
+	{messages.PoolRSFused, 2, count(3), true},
+	{messages.PoolAG, 2, count(2), true},
+	{messages.PoolExpRing, 2, func(links int) int { return links }, true},
+	{messages.PoolNP, 2, count(1), true},
+	{messages.PoolSR, 2, count(1), true},
+	{messages.PoolBarrier, 2, count(1), true},
+}
+
+// Kinds returns the table.
+func Kinds() []Kind { return table[:] }

@@ -1,0 +1,77 @@
+package workload
+
+import (
+	"github.com/meshrun/meshrun"
+)
+
+// Factor is a degree of parallelism and the mesh axis that it lies on, written "4@1". A factor of 1 means serial.
+type Factor struct {
+	Size int
+	Axis int
+}
+
+// Tolerance bounds the difference from what is expected. Both figures must hold.
+type Tolerance struct {
+	PCC      float64 `json:"pcc" yaml:"pcc"`             // smallest Pearson correlation
+	MaxError float64 `json:"max_error" yaml:"max_error"` // largest absolute difference, in standard deviations of what is expected
+}
+
+// Config is one run: the keys of a run file (docs/run.md), resolved.
+type Config struct {
+	Model    string // folder of a checkpoint
+	Mesh     meshrun.MeshShape
+	Preset   string // instead of Mesh
+	TP, SP   Factor
+	Topology meshrun.Topology
+	NumLinks int
+	DType    meshrun.DType // BFloat16 or Float32
+	Mode     meshrun.Mode
+	Streams  int
+	Inputs   string // "varied" or "same"
+	Steps    int    // 0: the model's default
+	Queues   int
+	Seed     uint64
+	Verify   *Tolerance // nil: by model and dtype
+}
+
+// Progress tells how far a run is. It is called from several goroutines, one at a time.
+type Progress struct {
+	Phase  string // "load", "place", "reference", "run", "verify"
+	Stream string // of "run" and "verify"
+	Done   int    // operations, or tensors of "load" and "place"
+	Total  int    // 0: not known
+	Ended  bool   // of the stream or phase
+}
+
+// Verification is how a stream's output compares with what is expected.
+type Verification struct {
+	Against  string  `json:"against"` // "stored" or "1x1"
+	PCC      float64 `json:"pcc"`
+	MaxError float64 `json:"max_error"`
+	OK       bool    `json:"ok"`
+}
+
+// StreamResult is what became of one stream.
+type StreamResult struct {
+	Name       string        `json:"name"`
+	OK         bool          `json:"ok"`
+	WallMS     float64       `json:"wall_ms"`
+	VirtualMS  float64       `json:"virtual_ms"`
+	Operations int           `json:"operations"`
+	Verify     *Verification `json:"verify"`
+	Error      string        `json:"error,omitempty"`
+
+	Err    error     `json:"-"`
+	Output []float32 `json:"-"` // the model's sample
+}
+
+// Result is what became of a run.
+type Result struct {
+	OK      bool           `json:"ok"`
+	Model   string         `json:"model"`
+	Mesh    string         `json:"mesh"`
+	Streams []StreamResult `json:"streams"`
+	Hazards []any          `json:"hazards"`
+	Hang    any            `json:"hang,omitempty"`
+	Stats   any            `json:"stats"`
+}
