@@ -221,10 +221,12 @@ func (c *Config) emulator() []devicecgo.Setting {
 type Preset struct {
 	Name  string  `json:"name"`
 	Arch  string  `json:"arch"`
-	Rows  int     `json:"rows"`
-	Cols  int     `json:"cols"`
-	Links [2]int  `json:"links"`
-	Wrap  [2]bool `json:"wrap"`
+	Mesh  [2]int  `json:"mesh"`       // rows and columns
+	Grid  [2]int  `json:"grid"`       // compute cores per device, x and y
+	Links [2]int  `json:"links"`      // per edge of each axis
+	Wrap  [2]bool `json:"wrap"`       // whether the axis closes into a ring
+	DRAM  int64   `json:"dram_bytes"` // per device
+	L1    int64   `json:"l1_bytes"`   // per core
 }
 
 // Presets lists the machines that the emulator knows.
@@ -297,6 +299,9 @@ func (m *Mesh) Now(ctx context.Context) (uint64, error) { return m.rt.Now(ctx) }
 
 // Journal returns the rows recorded so far (Config.Record), in launch order.
 func (m *Mesh) Journal() []*Row { return m.rt.Journal() }
+
+// AddRow puts a row of the caller's own into the journal, behind those that are there.
+func (m *Mesh) AddRow(row *Row) { m.rt.AddRow(row) }
 
 // Kill ends an actor as a fault would: "device", "axis/0", "pool/ag[1]", "buffers" or "stream/NAME". What needs it then fails with
 // ErrActorStopped; the rest goes on.

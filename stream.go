@@ -28,6 +28,9 @@ func (t *Tensor) Shape() Shape { return t.t.Spec().Shape }
 // Wait returns when the tensor's data are there, or with the error of the operation that makes them, or when ctx ends.
 func (t *Tensor) Wait(ctx context.Context) error { return t.t.Wait(ctx) }
 
+// Failed returns the error of the operation that makes the tensor, once it has failed; nil before, and when it has not. It never waits.
+func (t *Tensor) Failed() error { return t.t.Failed() }
+
 // Release gives the tensor back: its memory may be used again once the last launch that reads it is over. Releasing twice, or
 // a nil tensor, is harmless.
 func (t *Tensor) Release() {
@@ -108,6 +111,9 @@ func (s *Stream) ReadFloats(ctx context.Context, t *Tensor, at Coord) ([]float32
 
 // Fence returns when everything submitted to the mesh before it has retired on every device.
 func (s *Stream) Fence(ctx context.Context) error { return s.s.Fence(ctx) }
+
+// Act runs several requests as one act of a stream that takes turns (Mesh.Together): its turn ends behind the last of them.
+func (s *Stream) Act(ctx context.Context, requests func() error) error { return s.s.Act(ctx, requests) }
 
 // Sleep lets virtual time pass for a stream that takes turns (Mesh.Together).
 func (s *Stream) Sleep(ctx context.Context, ns uint64) error { return s.s.Sleep(ctx, ns) }

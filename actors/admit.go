@@ -18,45 +18,86 @@ func (d *device) admit() bool {
 	}
 	before := d.ticket
 	var wants [2]*acquire
-	for ; room > 0; room-- {
+	for room > 0 {
 		t := d.streams.take(admittable)
 		if t == nil {
 			break
 		}
+		d.collect() // what its caller gave back before he submitted it
 		if err := d.refused(t); err != nil {
 			d.drop(t, err)
-			room++
 			continue
 		}
+		room--
 		d.ticket++
 		t.ticket = d.ticket
 		d.pending.push(t)
-		if t.plan == nil {
-			continue
+		if t.plan != nil {
+			d.want(t, &wants)
 		}
-		for i, n := range t.plan.Semaphores[:t.plan.NumSemaphores] {
-			w := wants[n.Axis]
-			if w == nil {
-				w = &acquire{}
-				wants[n.Axis] = w
-			}
-			w.pools = append(w.pools, n.Pool)
-			w.leases = append(w.leases, lease{ticket: t.ticket, need: uint8(i)})
-			t.missing++
-		}
-		for i := range t.plan.NumBuffers {
-			n := &t.plan.Buffers[i]
-			d.bufs = append(d.bufs, bufferAction{lease: lease{ticket: t.ticket, need: uint8(firstBuffer + i)}, key: n.Key, parts: n.Parts})
-			t.missing++
-		}
+		d.letGo(t)
 	}
 	for a, w := range wants {
 		if w != nil {
-			d.ctx.Send(d.axes[a], w)
+			d.send(d.axes[a], w)
 		}
 	}
 	d.flushBuffers()
 	return d.ticket > before
+}
+
+// want notes what a task draws from the pools.
+func (d *device) want(t *task, wants *[2]*acquire) {
+	p := t.plan
+	for i, n := range p.Semaphores[:p.NumSemaphores] {
+		w := wants[n.Axis]
+		if w == nil {
+			w = &acquire{}
+			wants[n.Axis] = w
+		}
+		w.pools = append(w.pools, n.Pool)
+		w.leases = append(w.leases, lease{ticket: t.ticket, need: uint8(i)})
+		t.missing++
+	}
+	for i := range p.NumBuffers {
+		n := &p.Buffers[i]
+		l := lease{ticket: t.ticket, need: uint8(firstBuffer + i)}
+		d.bufs = append(d.bufs, bufferAction{lease: l, key: n.Key, parts: n.Parts})
+		t.missing++
+		kept := false
+		for o := range p.NumOutputs {
+			if p.Outputs[o].Buffer == i {
+				t.out[o].mem.lease = l
+				kept = true
+			}
+		}
+		if !kept { // only the launch itself uses it, such as the K and V of ring attention: it goes home behind it
+			d.giveBack(l)
+		}
+	}
+}
+
+// letGo gives up the task's references, one to each input and to each result that is not an input's: it has its place in the order now, or
+// will never have one.
+func (d *device) letGo(t *task) {
+	drop := func(m *memory) {
+		m.lastTicket = max(m.lastTicket, t.ticket)
+		if m.refs.Add(-1) == 0 {
+			d.back(m)
+		}
+	}
+	for _, in := range t.in {
+		if in != nil {
+			drop(in.mem)
+		}
+	}
+	if t.plan == nil || !t.plan.Alias {
+		for _, out := range t.out {
+			if out != nil {
+				drop(out.mem)
+			}
+		}
+	}
 }
 
 // admittable: every input's producer has a ticket already, or is done.
@@ -102,8 +143,7 @@ func (d *device) granted(m *granted) {
 	for _, l := range m.leases {
 		front := d.pending.front()
 		if front == nil || l.ticket < front.ticket || l.ticket-front.ticket >= uint64(d.pending.len()) {
-			d.giveBack(d.banks[m.pool][l.slot]) // the task has been answered meanwhile
-			continue
+			continue // the task has been answered meanwhile
 		}
 		t := d.pending.at(int(l.ticket - front.ticket))
 		b := d.banks[m.pool][l.slot]
@@ -116,16 +156,14 @@ func (d *device) granted(m *granted) {
 	}
 }
 
-// giveBack returns a bank of buffers to its pool. Semaphore banks are not lent, and under Rotate nothing is.
-func (d *device) giveBack(b *bank) {
-	if b != nil && b.pool == d.buffersPool() && d.rt.cfg.Policy == messages.Hold {
-		d.bufs = append(d.bufs, bufferAction{lease: lease{slot: int32(b.slot)}, back: true})
-	}
+// giveBack returns a buffer's bank to its pool.
+func (d *device) giveBack(l lease) {
+	d.bufs = append(d.bufs, bufferAction{lease: l, back: true})
 }
 
 func (d *device) flushBuffers() {
 	if len(d.bufs) > 0 {
-		d.ctx.Send(d.actors[d.buffersPool()].pid, &takeBuffers{d.bufs})
+		d.send(d.actors[d.buffersPool()].pid, &takeBuffers{d.bufs})
 		d.bufs = nil
 	}
 }

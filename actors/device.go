@@ -19,7 +19,6 @@ type device struct {
 	rt   *Runtime
 	dev  devicecgo.Device
 	self *actor.PID
-	ctx  actor.Context // of the message being handled
 
 	opened chan<- error // answered once the eager pools are made and fenced
 
@@ -43,10 +42,10 @@ type device struct {
 	poll    time.Duration // the next look at the events, while any is outstanding
 	failed  map[uint64]error
 
-	grave    []*memory // given back while launches that use it are in flight, by lastUse
+	grave    []*memory // nobody refers to it any more, but tasks that use it may not be over
 	collects []*memory
 
-	build *builder // apart, since the driver gets pointers into it: it must hold none itself
+	build *builder       // apart, since the driver gets pointers into it: it must hold none itself
 	names names          // only when a journal is kept
 	bufs  []bufferAction // for the buffers actor, in ticket order
 	free  []devicecgo.Handle
@@ -82,7 +81,6 @@ func newDevice(rt *Runtime, dev devicecgo.Device, opened chan<- error) *device {
 
 // Receive implements actor.Actor. A panic is a bug of ours: every waiting caller is told, then the supervisor stops the actor.
 func (d *device) Receive(ctx actor.Context) {
-	d.ctx = ctx
 	defer func() {
 		if r := recover(); r != nil {
 			d.lose(fmt.Errorf("%w: device actor: %v", messages.ErrInternal, r))
@@ -104,8 +102,7 @@ func (d *device) Receive(ctx actor.Context) {
 		m.stream.queue.add(m.tasks)
 	case *granted:
 		d.granted(m)
-	case collect:
-		d.collect()
+	case collect: // step does
 	case tick:
 		d.look()
 	case *advance:
@@ -118,8 +115,6 @@ func (d *device) Receive(ctx actor.Context) {
 		m(d.dev)
 	case *drainRequest:
 		d.draining = m
-	case *endRequest:
-		m.reply <- answer[struct{}]{err: d.end()}
 	}
 	d.step()
 }
@@ -132,6 +127,7 @@ func (d *device) step() {
 	if d.draining != nil {
 		d.refuseQueued()
 	}
+	d.collect()
 	for {
 		d.launchReady()
 		d.mark()
@@ -140,6 +136,7 @@ func (d *device) step() {
 			break
 		}
 	}
+	d.bury()
 	d.flushBuffers()
 	d.flushAnswers()
 	if d.draining != nil && d.pending.len() == 0 && d.flying.len() == 0 && !d.fencing {
@@ -147,6 +144,8 @@ func (d *device) step() {
 		d.draining = nil
 	}
 }
+
+func (d *device) send(to *actor.PID, message any) { d.rt.root.Send(to, message) }
 
 // start spawns the axes with their pools, the buffers, and asks the eager pools for their banks.
 func (d *device) start(ctx actor.Context) {

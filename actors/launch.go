@@ -161,38 +161,16 @@ func (d *device) results(t *task, args devicecgo.Args) {
 		} else {
 			mem.bank = t.bufs[o.Buffer]
 		}
-		mem.lastUse = t.launch
-	}
-	// Banks that only the launch itself uses, such as the K and V of ring attention, go home at once: rule 4 guards their next use.
-	for i := range t.plan.NumBuffers {
-		if !d.lentOn(t, i) {
-			d.giveBack(t.bufs[i])
-		}
 	}
 }
 
-// lentOn reports whether a bank holds a result of the task.
-func (d *device) lentOn(t *task, buffer int) bool {
-	for i := range t.plan.NumOutputs {
-		if t.plan.Outputs[i].Buffer == buffer {
-			return true
-		}
-	}
-	return false
-}
-
-// used notes the launch on all that it reads and lets the task's references go.
+// used notes the launch on the banks that it reads.
 func (d *device) used(t *task) {
 	for _, in := range t.in {
-		if in == nil {
-			continue
-		}
-		in.mem.lastUse = t.launch
-		if in.mem.bank != nil {
+		if in != nil && in.mem.bank != nil {
 			in.mem.bank.lastUse = t.launch
 		}
 	}
-	d.letGo(t)
 }
 
 // lend hands a getter's banks to the caller.
@@ -214,7 +192,6 @@ func (d *device) put(t *task) error {
 		return err
 	}
 	mem.own = buffer{base: h, spec: w.spec.Spec}
-	mem.lastUse = d.launch
 	d.called(h, messages.FreshName, w.spec.Spec)
 	if w.data == nil {
 		return nil
@@ -227,7 +204,6 @@ func (d *device) put(t *task) error {
 // finish answers a task that launches nothing.
 func (d *device) finish(t *task, err error) {
 	d.journal(t)
-	d.letGo(t)
 	t.stream.queue.left++
 	d.answer(t, err)
 }
@@ -237,30 +213,11 @@ func (d *device) drop(t *task, err error) {
 	if t.row != nil {
 		t.row.Err = err
 	}
-	for i, b := range t.bufs {
-		if b != nil && t.ticket != 0 && t.plan != nil && i < t.plan.NumBuffers {
-			d.giveBack(b)
-		}
+	if t.ticket == 0 {
+		d.letGo(t)
 	}
-	d.letGo(t)
 	t.stream.queue.left++
 	d.answer(t, fmt.Errorf("%w", &messages.OpError{Op: t.name(), Stream: t.stream.name, Err: err}))
-}
-
-// letGo gives up the task's references: one to each input and to each result that is not an input's.
-func (d *device) letGo(t *task) {
-	for _, in := range t.in {
-		if in != nil {
-			in.mem.unref()
-		}
-	}
-	if t.plan == nil || !t.plan.Alias {
-		for _, out := range t.out {
-			if out != nil {
-				out.mem.unref()
-			}
-		}
-	}
 }
 
 // answer hands a task to its stream's actor, with the next flush.
@@ -279,7 +236,7 @@ func (d *device) flushAnswers() {
 	closed := false
 	for _, q := range d.streams.queues {
 		if len(q.answered) > 0 {
-			d.ctx.Send(q.stream.pid, &retired{q.answered})
+			d.send(q.stream.pid, &retired{q.answered})
 			q.answered = nil
 		}
 		if q.left > 0 {
@@ -289,7 +246,7 @@ func (d *device) flushAnswers() {
 		closed = closed || q.closed && q.open == 0
 	}
 	if closed {
-		d.streams.remove(func(q *streamQueue) { d.ctx.Poison(q.stream.pid) })
+		d.streams.remove(func(q *streamQueue) { d.rt.root.Poison(q.stream.pid) })
 	}
 }
 

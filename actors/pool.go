@@ -67,10 +67,10 @@ func (a *buffersActor) Receive(ctx actor.Context) {
 		for i := range m.actions {
 			b := &m.actions[i]
 			if b.back {
-				a.pools.Return(int(b.slot))
+				a.pools.Return(b.id())
 				continue
 			}
-			slot, made := a.pools.Acquire(b.key, b.parts)
+			slot, made := a.pools.Acquire(b.id(), b.key, b.parts)
 			b.slot = int32(slot)
 			out.leases = append(out.leases, b.lease)
 			out.made = append(out.made, made...)

@@ -46,7 +46,10 @@ type granted struct {
 	made   []pools.NewBank
 }
 
-// bufferAction is a buffer wanted (key set) or a bank given back, in ticket order.
+// id names the grant of a buffer: no two tasks have one ticket.
+func (l lease) id() pools.Lease { return pools.Lease(l.ticket<<8 | uint64(l.need)) }
+
+// bufferAction is a buffer wanted, or one given back. Actions stand in ticket order.
 type bufferAction struct {
 	lease
 	key   messages.BufferKey
@@ -83,9 +86,6 @@ type statsRequest struct{ reply chan<- answer[Stats] }
 
 // drainRequest: admit nothing more, fail what is queued, answer when nothing is in flight.
 type drainRequest struct{ reply chan<- answer[struct{}] }
-
-// endRequest: close the mesh now.
-type endRequest struct{ reply chan<- answer[struct{}] }
 
 // onDevice runs a function on the owner thread.
 type onDevice func(devicecgo.Device)

@@ -20,7 +20,7 @@ func (d *device) timer() (time.Duration, func()) {
 	}
 	after := d.poll
 	d.poll = min(2*d.poll, pollLast)
-	return after, func() { d.rt.root.Send(d.self, tick{}) }
+	return after, func() { d.send(d.self, tick{}) }
 }
 
 // mark records an event behind the launches that none covers yet.
@@ -123,17 +123,7 @@ func (d *device) retire(upTo uint64) {
 		}
 		d.answer(t, err)
 	}
-	kept := d.grave[:0]
-	for _, m := range d.grave {
-		if m.lastUse <= d.retired {
-			d.bury(m)
-		} else {
-			kept = append(kept, m)
-		}
-	}
-	clear(d.grave[len(kept):])
-	d.grave = kept
-	d.freeNow()
+	d.bury()
 }
 
 func (d *device) collectFailures() {
@@ -146,33 +136,61 @@ func (d *device) collectFailures() {
 	}
 }
 
-// collect takes what callers and tasks have given back: banks go home at once, memory of its own when the launches that use it have
-// retired.
+// collect takes what callers have given back.
 func (d *device) collect() {
-	d.collects = d.rt.takeReleased(d.collects)
-	for _, m := range d.collects {
-		switch {
-		case m.bank != nil:
-			d.giveBack(m.bank)
-		case m.lastUse > d.retired:
-			d.grave = append(d.grave, m)
-		default:
-			d.bury(m)
-		}
-	}
-	clear(d.collects)
-	d.freeNow()
-}
-
-func (d *device) bury(m *memory) {
-	if m.own.base == 0 {
+	if !d.rt.anyReleased.Load() {
 		return
 	}
-	for _, v := range m.own.views {
-		d.free = append(d.free, v.handle)
+	d.collects = d.rt.takeReleased(d.collects)
+	for _, m := range d.collects {
+		d.back(m)
 	}
-	d.free = append(d.free, m.own.base)
-	m.own = buffer{}
+	clear(d.collects)
+}
+
+// back takes memory that nobody refers to any more: a bank goes home at once, for later tickets; memory of its own waits in the grave until
+// the last task that uses it is over.
+func (d *device) back(m *memory) {
+	if m.lease.ticket != 0 {
+		d.giveBack(m.lease)
+	} else {
+		d.grave = append(d.grave, m)
+	}
+}
+
+// over is the ticket up to which every task has been answered.
+func (d *device) over() uint64 {
+	switch {
+	case d.flying.len() > 0:
+		return d.flying.front().ticket - 1
+	case d.current != nil:
+		return d.current.ticket - 1
+	case d.pending.len() > 0:
+		return d.pending.front().ticket - 1
+	}
+	return d.ticket
+}
+
+// bury frees the memory in the grave that no task uses any more.
+func (d *device) bury() {
+	over := d.over()
+	kept := d.grave[:0]
+	for _, m := range d.grave {
+		if m.lastTicket > over {
+			kept = append(kept, m)
+			continue
+		}
+		if m.own.base != 0 {
+			for _, v := range m.own.views {
+				d.free = append(d.free, v.handle)
+			}
+			d.free = append(d.free, m.own.base)
+			m.own = buffer{}
+		}
+	}
+	clear(d.grave[len(kept):])
+	d.grave = kept
+	d.freeNow()
 }
 
 func (d *device) freeNow() {

@@ -58,16 +58,19 @@ type Runtime struct {
 	info devicecgo.MeshInfo
 	mesh axis.Mesh
 
-	turns *turns // lockstep only
+	actor *device // only for use on the thread
+	turns *turns  // lockstep only
 
 	mu       sync.Mutex
 	streams  map[string]*Stream
 	nStreams uint32
 	released []*memory // given back, not yet seen by the device actor
-	journal  []*messages.Row
-	closing  bool
-	closed   chan struct{}
-	closeErr error
+
+	anyReleased atomic.Bool
+	journal     []*messages.Row
+	closing     bool
+	closed      chan struct{}
+	closeErr    error
 
 	broken atomic.Pointer[error] // why nothing can be done any more
 }
@@ -116,13 +119,14 @@ func Start(ctx context.Context, cfg Config) (*Runtime, error) {
 		}
 		r.turns = newTurns(r)
 	}
-	r.system = actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
-		return slog.New(zapslog.NewHandler(r.log.Core()))
-	}))
+	// A message to an actor that has ended is harmless here; the library would start a goroutine per second to throttle its log of them.
+	r.system = actor.NewActorSystem(actor.WithDeadLetterThrottleInterval(time.Nanosecond),
+		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slog.New(zapslog.NewHandler(r.log.Core())) }))
 	r.root = r.system.Root
 
 	opened := make(chan error, 1)
-	props := actor.PropsFromProducer(func() actor.Actor { return newDevice(r, dev, opened) },
+	r.actor = newDevice(r, dev, opened)
+	props := actor.PropsFromProducer(func() actor.Actor { return r.actor },
 		actor.WithDispatcher(pinned{r.thread}), actor.WithGuardian(actor.NewOneForOneStrategy(0, 0, stopAlways)), actor.WithSupervisor(actor.NewOneForOneStrategy(0, 0, stopAlways)))
 	r.device, err = r.root.SpawnNamed(props, "device")
 	if err != nil {
@@ -194,6 +198,7 @@ func (r *Runtime) freed(m *memory) {
 	r.mu.Lock()
 	first := len(r.released) == 0
 	r.released = append(r.released, m)
+	r.anyReleased.Store(true)
 	r.mu.Unlock()
 	if first {
 		r.root.Send(r.device, collect{})
@@ -204,6 +209,7 @@ func (r *Runtime) takeReleased(into []*memory) []*memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	into, r.released = r.released, into[:0]
+	r.anyReleased.Store(false)
 	return into
 }
 
@@ -360,11 +366,14 @@ func (r *Runtime) close(ctx context.Context, streams []*Stream) {
 	for _, s := range streams {
 		r.root.Stop(s.pid)
 	}
-	ended := newReply[struct{}]()
-	r.root.Send(r.device, &endRequest{ended})
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		r.thread.Do(func() { err = r.actor.end() })
+		ended <- err
+	}()
 	select {
-	case a := <-ended:
-		r.closeErr = a.err
+	case r.closeErr = <-ended:
 	case <-time.After(closeGrace):
 		r.closeErr = fmt.Errorf("%w: the driver did not let go of the mesh within %v", messages.ErrTimeout, closeGrace)
 	}

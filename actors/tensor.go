@@ -38,15 +38,17 @@ func (t *Tensor) Wait(ctx context.Context) error {
 }
 
 // memory is what one result lives in: memory of its own or a bank of a buffer pool. It is counted: each handle of a caller and
-// each task that has not been launched holds one reference.
+// each task that has no ticket yet holds one reference. Tickets are launched in order, so what is free for a later ticket is known as soon as
+// the earlier ones have been given.
 type memory struct {
 	refs atomic.Int32
 	rt   *Runtime
 
 	// The rest belongs to the device actor.
-	bank    *bank  // of a buffer pool; nil for memory of its own
-	own     buffer // otherwise
-	lastUse uint64 // the last launch that read or wrote it
+	lease      lease  // of a buffer pool's bank, if the ticket is set
+	bank       *bank  // that bank, once granted
+	own        buffer // otherwise
+	lastTicket uint64 // the last task that reads or writes it
 }
 
 // ref takes a reference unless there is none left to share.
@@ -62,7 +64,7 @@ func (m *memory) ref() bool {
 	}
 }
 
-// unref drops a reference; the last one sends the memory back to the device actor.
+// unref drops a reference; the last one sends the memory back to the device actor. For callers; the device actor has its own.
 func (m *memory) unref() {
 	if m.refs.Add(-1) == 0 {
 		m.rt.freed(m)

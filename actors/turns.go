@@ -35,6 +35,7 @@ const (
 
 type seat struct {
 	state  seatState
+	acts   int           // inside Act: the turn is kept between requests; only the seat's goroutine looks at it
 	turn   chan struct{} // closed when the turn comes; nil when nobody waits for it
 	wakeAt uint64        // virtual time at which a sleeper goes on; 0 = not asleep
 	awake  chan struct{}
@@ -97,7 +98,7 @@ func (t *turns) leave(s *seat) {
 	t.settle()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.state != seatFree && t.current >= 0 && t.seats[t.current] == s {
+	if s.acts == 0 && s.state != seatFree && t.current >= 0 && t.seats[t.current] == s {
 		t.pass()
 	}
 }

@@ -1,92 +1,11 @@
 package devicecgo
 
 /*
+#cgo CXXFLAGS: -std=c++20 -O2 -Wall -Wextra
 #cgo LDFLAGS: -ldl
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
-#include "meshrun_driver.h"
-
-// One open mesh. `owner` is the address of a thread-local of the thread that opened it, which is a cheap name of that thread.
-typedef struct mr_ref {
-  const mr_driver* driver;
-  const mr_emulator_ext* emulator;
-  mr_handle mesh;
-  char* owner; // NULL: any thread
-  mr_error error;
-} mr_ref;
-
-static __thread char mr_this_thread;
-
-static char* mr_thread_name(void) { return &mr_this_thread; }
-static int mr_foreign(const mr_ref* r) { return r->owner != NULL && r->owner != &mr_this_thread; }
-static mr_error* mr_clean(mr_ref* r) {
-  r->error.size = sizeof(mr_error);
-  r->error.code = MR_OK;
-  r->error.flags = 0;
-  r->error.message[0] = 0;
-  return &r->error;
-}
-
-// A foreign thread must not even touch the error text. Once closed, a mesh has no handle.
-#define MR_CALL(r, table, function, ...)                                  \
-  if (mr_foreign(r)) return MR_WRONG_THREAD;                               \
-  mr_error* error = mr_clean(r);                                           \
-  if ((r)->mesh == 0) return MR_STALE_HANDLE;                              \
-  if ((table) == NULL || (table)->function == NULL) return MR_UNSUPPORTED; \
-  return (table)->function(__VA_ARGS__, error)
-
-static int32_t mr_open_ref(mr_ref* r, const mr_open_options* o) {
-  int32_t code = r->driver->open(o, &r->mesh, mr_clean(r));
-  if (code != MR_OK) return code;
-  if (!(r->driver->flags & MR_DRIVER_ANY_THREAD)) r->owner = mr_thread_name();
-  if (r->driver->extension != NULL) r->emulator = (const mr_emulator_ext*)r->driver->extension("meshrun.emulator.1");
-  return MR_OK;
-}
-static int32_t mr_close_ref(mr_ref* r) {
-  if (mr_foreign(r)) return MR_WRONG_THREAD;
-  mr_handle mesh = r->mesh;
-  r->mesh = 0;
-  return mesh == 0 ? MR_OK : r->driver->close(mesh, mr_clean(r));
-}
-static int32_t mr_info(mr_ref* r, mr_mesh_info* i) { MR_CALL(r, r->driver, info, r->mesh, i); }
-static int32_t mr_tensor_alloc(mr_ref* r, const mr_tensor_spec* s, mr_handle* t) { MR_CALL(r, r->driver, tensor_alloc, r->mesh, s, t); }
-static int32_t mr_tensor_view(mr_ref* r, mr_handle t, uint32_t rank, const uint32_t* dims, mr_handle* v) {
-  MR_CALL(r, r->driver, tensor_view, r->mesh, t, rank, dims, v);
-}
-static int32_t mr_tensor_write(mr_ref* r, mr_handle t, const mr_distribution* d, const void* p, uint64_t n, uint32_t q) {
-  MR_CALL(r, r->driver, tensor_write, r->mesh, t, d, p, n, q);
-}
-static int32_t mr_tensor_read(mr_ref* r, mr_handle t, uint32_t row, uint32_t col, void* p, uint64_t n) {
-  MR_CALL(r, r->driver, tensor_read, r->mesh, t, row, col, p, n);
-}
-static int32_t mr_tensor_info(mr_ref* r, mr_handle t, mr_tensor_spec* s) { MR_CALL(r, r->driver, tensor_info, r->mesh, t, s); }
-static int32_t mr_tensor_free(mr_ref* r, const mr_handle* t, uint32_t n) { MR_CALL(r, r->driver, tensor_free, r->mesh, t, n); }
-static int32_t mr_semaphores_create(mr_ref* r, uint32_t n, uint32_t v, mr_handle* s) { MR_CALL(r, r->driver, semaphores_create, r->mesh, n, v, s); }
-static int32_t mr_semaphores_reset(mr_ref* r, const mr_handle* s, uint32_t n, uint32_t v) { MR_CALL(r, r->driver, semaphores_reset, r->mesh, s, n, v); }
-static int32_t mr_semaphores_free(mr_ref* r, const mr_handle* s, uint32_t n) { MR_CALL(r, r->driver, semaphores_free, r->mesh, s, n); }
-static int32_t mr_event_record(mr_ref* r, uint32_t q, mr_handle* e) { MR_CALL(r, r->driver, event_record, r->mesh, q, e); }
-static int32_t mr_event_query(mr_ref* r, mr_handle e, mr_event_status* s) { MR_CALL(r, r->driver, event_query, r->mesh, e, s); }
-static int32_t mr_event_wait_on(mr_ref* r, uint32_t q, mr_handle e) { MR_CALL(r, r->driver, event_wait_on, r->mesh, q, e); }
-static int32_t mr_event_free(mr_ref* r, mr_handle e) { MR_CALL(r, r->driver, event_free, r->mesh, &e, 1); }
-static int32_t mr_enqueue(mr_ref* r, void* op) { MR_CALL(r, r->driver, enqueue, r->mesh, op); }
-static int32_t mr_failure_next(mr_ref* r, uint64_t* launch, mr_error* failure) { MR_CALL(r, r->driver, failure_next, r->mesh, launch, failure); }
-
-static int32_t mr_clock_now(mr_ref* r, uint64_t* ns) { MR_CALL(r, r->emulator, clock_now, r->mesh, ns); }
-static int32_t mr_clock_advance(mr_ref* r, uint64_t until, uint32_t wait_us, int32_t* state) {
-  MR_CALL(r, r->emulator, clock_advance, r->mesh, until, wait_us, state);
-}
-static int32_t mr_profile(mr_ref* r, uint64_t launch, mr_launch_profile* p) { MR_CALL(r, r->emulator, launch_profile, r->mesh, launch, p); }
-static int32_t mr_fault(mr_ref* r, const char* text) { MR_CALL(r, r->emulator, fault, r->mesh, text); }
-static int32_t mr_report(mr_ref* r, char* json, uint64_t n, uint64_t* needed) { MR_CALL(r, r->emulator, report, r->mesh, json, n, needed); }
-static int32_t mr_semaphore_value(mr_ref* r, mr_handle s, uint32_t row, uint32_t col, uint32_t* v) {
-  MR_CALL(r, r->emulator, semaphore_value, r->mesh, s, row, col, v);
-}
-static int32_t mr_name(mr_ref* r, mr_handle o, const char* name) { MR_CALL(r, r->emulator, name, r->mesh, o, name); }
-
-static const mr_driver* mr_enter(void* entry) { return ((mr_driver_entry)entry)(MR_ABI_VERSION); }
-static const char* mr_dlerror(void) { const char* e = dlerror(); return e ? e : "unknown"; }
-static const char* mr_message(const mr_error* e) { return e->message; }
+#include "calls.h"
 */
 import "C"
 
@@ -133,8 +52,7 @@ func open(driver *C.mr_driver, o Options) (*Mesh, error) {
 	if err := m.check("open", C.mr_open_ref(m.ref, options)); err != nil {
 		return nil, err
 	}
-	var info C.mr_mesh_info
-	info.size = C.sizeof_mr_mesh_info
+	info := C.mr_mesh_info{size: C.sizeof_mr_mesh_info}
 	if err := m.check("info", C.mr_info(m.ref, &info)); err != nil {
 		_ = m.Close()
 		return nil, err
@@ -171,7 +89,7 @@ func (m *Mesh) check(call string, code C.int32_t) error {
 	}
 	text := ""
 	if C.mr_foreign(m.ref) == 0 {
-		text = C.GoString(C.mr_message(&m.ref.error))
+		text = C.GoString(C.mr_message(m.ref))
 	}
 	return toError(call, int(code), text)
 }
@@ -334,7 +252,7 @@ func (m *Mesh) NextFailure() (uint64, error, error) { //nolint:staticcheck // tw
 	if err := m.check("failure_next", C.mr_failure_next(m.ref, &launch, &failure)); err != nil || launch == 0 {
 		return 0, nil, err
 	}
-	return uint64(launch), toError("launch", int(failure.code), C.GoString(C.mr_message(&failure))), nil
+	return uint64(launch), toError("launch", int(failure.code), C.GoString(C.mr_text(&failure))), nil
 }
 
 // Close implements Device.

@@ -8,11 +8,18 @@ const Depth = 2
 // Buffers holds the pools of persistent buffers of one mesh, by key.
 //
 // Under Hold a bank is lent until Return; the pool grows when all are lent. Under Rotate nothing is lent: the index turns.
+//
+// Requests and returns come in the order of the launches that they belong to, not when those launches run: a bank that launch i gives back
+// may be granted to launch j > i at once, since j runs behind i; whether j may touch it without a fence is for Joins to say.
 type Buffers struct {
 	policy messages.Policy
 	pools  map[messages.BufferKey]*bufferPool
-	slots  []slotInfo // by slot
+	slots  []slotInfo    // by slot
+	leases map[Lease]int // slots by lease
 }
+
+// Lease names one grant: the caller's choice, unique while the grant lasts.
+type Lease uint64
 
 type bufferPool struct {
 	key   messages.BufferKey
@@ -29,12 +36,12 @@ type slotInfo struct {
 
 // NewBuffers makes an empty set of pools.
 func NewBuffers(policy messages.Policy) *Buffers {
-	return &Buffers{policy: policy, pools: map[messages.BufferKey]*bufferPool{}}
+	return &Buffers{policy: policy, pools: map[messages.BufferKey]*bufferPool{}, leases: map[Lease]int{}}
 }
 
 // Acquire lends a bank of the key's pool and says which banks must be made first: two on the first request for the key, one more
 // whenever all are lent.
-func (b *Buffers) Acquire(key messages.BufferKey, parts []messages.Part) (slot int, made []NewBank) {
+func (b *Buffers) Acquire(lease Lease, key messages.BufferKey, parts []messages.Part) (slot int, made []NewBank) {
 	p := b.pools[key]
 	if p == nil {
 		p = &bufferPool{key: key, parts: parts}
@@ -53,7 +60,10 @@ func (b *Buffers) Acquire(key messages.BufferKey, parts []messages.Part) (slot i
 	}
 	p.next = (bank + 1) % len(p.slots)
 	slot = p.slots[bank]
-	b.slots[slot].lent = b.policy == messages.Hold
+	if b.policy == messages.Hold {
+		b.slots[slot].lent = true
+		b.leases[lease] = slot
+	}
 	return slot, made
 }
 
@@ -79,22 +89,15 @@ func (b *Buffers) grow(p *bufferPool) NewBank {
 	return n
 }
 
-// Return gives a bank back. Returning a bank that is not lent is a bug of the caller and reported as false.
-func (b *Buffers) Return(slot int) bool {
-	if slot < 0 || slot >= len(b.slots) || !b.slots[slot].lent {
-		return false
+// Return gives a bank back. Returning what is not lent changes nothing and is reported as false.
+func (b *Buffers) Return(lease Lease) bool {
+	slot, ok := b.leases[lease]
+	if ok {
+		delete(b.leases, lease)
+		b.slots[slot].lent = false
 	}
-	b.slots[slot].lent = false
-	return true
+	return ok
 }
 
 // Lent is how many banks are lent.
-func (b *Buffers) Lent() int {
-	n := 0
-	for _, s := range b.slots {
-		if s.lent {
-			n++
-		}
-	}
-	return n
-}
+func (b *Buffers) Lent() int { return len(b.leases) }

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 namespace {

@@ -1,6 +1,6 @@
 #include "context.h"
 
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 

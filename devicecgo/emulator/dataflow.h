@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "memory.h"
+#include "device_memory.h"
 #include "parallel.h"
 
 namespace meshrun::emu {

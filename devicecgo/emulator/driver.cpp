@@ -4,7 +4,7 @@
 #include <mutex>
 #include <new>
 
-#include "error.h"
+#include "errors.h"
 #include "handles.h"
 #include "mesh.h"
 #include "ops.h"

@@ -2,7 +2,7 @@
 #include "engine.h"
 
 #include "context.h"
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 namespace {

@@ -8,7 +8,7 @@
 #include <deque>
 #include <vector>
 
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 

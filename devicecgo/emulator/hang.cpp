@@ -3,7 +3,7 @@
 
 #include "context.h"
 #include "engine.h"
-#include "error.h"
+#include "errors.h"
 #include "json.h"
 
 namespace meshrun::emu {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dataflow.h"
-#include "memory.h"
+#include "device_memory.h"
 #include "program.h"
 #include "semaphores.h"
 

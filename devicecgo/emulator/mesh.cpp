@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "error.h"
+#include "errors.h"
 #include "json.h"
 #include "ops.h"
 

@@ -8,7 +8,7 @@
 #include "config.h"
 #include "engine.h"
 #include "handles.h"
-#include "memory.h"
+#include "device_memory.h"
 
 namespace meshrun::emu {
 

@@ -1,8 +1,11 @@
 #include "program_gather.h"
 
-#include <cstring>
-
 namespace meshrun::emu {
+namespace {
+
+constexpr uint64_t kStreamFrom = uint64_t{64} << 20;  // bytes written in all: no cache keeps them for the next operation
+
+}  // namespace
 
 void GatherJob::add(const Config& config, const Operand& from, const Operand& to, uint32_t dim) {
   Item& item = items[count++];
@@ -11,6 +14,7 @@ void GatherJob::add(const Config& config, const Operand& from, const Operand& to
   item.slices = Slices::along(to.spec, dim, over.length);
   item.wire = static_cast<double>(from.spec.device_bytes()) / static_cast<double>(from.spec.bytes());
   item.chunk = over.chunk_bytes(config, item.slices.bytes / over.links);
+  item.streaming = to.spec.bytes() * config.machine.devices() > kStreamFrom;
 }
 
 GatherJob::Reach GatherJob::reach(const Line& line, uint32_t way) const {
@@ -61,7 +65,7 @@ Program gather_way(Context& ctx, const GatherJob& job, uint32_t way, uint32_t li
         const Region from = comes ? item.slices.part(whose, chunk) : alone(item.slices, chunk);
         const Region to = item.slices.part(whose, chunk);
         ctx.send(ahead, static_cast<uint64_t>(static_cast<double>(chunk.bytes()) * item.wire), here, Signal{semaphore, link},
-                 {{&source, from, false}, {&target, to, true}}, CopyRegion{source.data, target.data, from, to});
+                 {{&source, from, false}, {&target, to, true}}, CopyRegion{source.data, target.data, from, to, item.streaming});
       }
       if (!comes) continue;
       due += arriving.count();
@@ -85,7 +89,7 @@ void copy_own_slice(Context& ctx, const GatherJob::Item& item, uint32_t position
   Memory& source = item.from.at(ctx.device());
   Memory& target = item.to.at(ctx.device());
   const Region from = alone(item.slices, item.slices.all()), to = item.slices.part(position, item.slices.all());
-  ctx.work({{&source, from, false}, {&target, to, true}}, from.bytes(), CopyRegion{source.data, target.data, from, to});
+  ctx.work({{&source, from, false}, {&target, to, true}}, from.bytes(), CopyRegion{source.data, target.data, from, to, item.streaming});
 }
 
 Program barrier(Context& ctx, const Collective& over, Semaphore& semaphore) {
@@ -93,10 +97,6 @@ Program barrier(Context& ctx, const Collective& over, Semaphore& semaphore) {
   ctx.multicast(line, over.ring, Signal{semaphore});
   co_await ctx.wait(semaphore, 0, line.length - 1, Owed::by_line(over.axis));
   ctx.clear(semaphore, 0);
-}
-
-void CopyRegion::operator()(Parallel&) const {
-  walk(source, target, [this](uint64_t bytes, uint64_t a, uint64_t b) { std::memcpy(to + b, from + a, bytes); });
 }
 
 }  // namespace meshrun::emu

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "context.h"
+#include "copy_region.h"
 #include "request.h"
 #include "slices.h"
 
@@ -18,6 +19,7 @@ struct GatherJob {
     Slices slices;     // of `to`
     uint64_t chunk = 1;
     double wire = 1;   // bytes on the wire for a byte kept: padding, block formats
+    bool streaming = false;
   };
   Collective over;
   std::array<Item, 2> items;
@@ -47,12 +49,5 @@ void copy_own_slice(Context& ctx, const GatherJob::Item& item, uint32_t position
 
 // Waits until all others of the line are here.
 Program barrier(Context& ctx, const Collective& over, Semaphore& semaphore);
-
-struct CopyRegion {
-  const std::byte* from;
-  std::byte* to;
-  Region source, target;
-  void operator()(Parallel& parallel) const;
-};
 
 }  // namespace meshrun::emu

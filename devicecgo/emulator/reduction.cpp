@@ -3,53 +3,84 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
 #include <type_traits>
 
+#include "copy_region.h"
 #include "kernel_reduce.h"
 
 namespace meshrun::emu {
 namespace {
 
-constexpr size_t kBlock = 4096;  // elements handled at a time, so that they stay in the nearest cache
+constexpr size_t kBlock = 2048;  // elements handled at a time, so that they stay in the nearest cache
 
-// Walker yields, block by block, where the next elements of a region lie, as far as they are contiguous.
-class Walker {
+// Window hands out a region block by block: in place where the block is contiguous, else by way of a buffer.
+template <class T>
+class Window {
  public:
-  Walker(const void* data, const Region& r) : data_(static_cast<const std::byte*>(data)), region_(r), row_(r.from / r.run), in_(r.from % r.run) {}
-  uint64_t contiguous() const { return region_.run - in_; }
-  template <class T>
-  const T* here() const {
-    return reinterpret_cast<const T*>(data_ + region_.offset + row_ * region_.stride + in_);
+  Window(std::byte* data, const Region& r) : data_(data), region_(r), row_(r.from / r.run), in_(r.from % r.run) {}
+  explicit Window(const Part& part) : Window(const_cast<std::byte*>(part.data), part.region) {}
+  bool absent() const { return data_ == nullptr; }
+
+  const T* read(size_t n) {
+    if (absent()) return nullptr;
+    T* const block = reserve(n);
+    if (block == buffer_.data()) copy<false>(n);
+    skip(n);
+    return block;
   }
-  void skip(uint64_t bytes) {
-    if ((in_ += bytes) == region_.run) ++row_, in_ = 0;
+  // Where the next n elements may be written; written() puts them in their place.
+  T* reserve(size_t n) {
+    const uint64_t bytes = n * sizeof(T);
+    return in_ + bytes <= region_.run ? reinterpret_cast<T*>(here()) : buffer_.data();
+  }
+  void written(const T* block, size_t n) {
+    if (block == buffer_.data()) copy<true>(n);
+    skip(n);
   }
 
  private:
-  const std::byte* data_;
+  std::byte* here() const { return data_ + region_.offset + row_ * region_.stride + in_; }
+  void skip(size_t n) {
+    in_ += n * sizeof(T);
+    row_ += in_ / region_.run;
+    in_ %= region_.run;
+  }
+  template <bool out>
+  void copy(size_t n) {
+    std::byte* buffer = reinterpret_cast<std::byte*>(buffer_.data());
+    std::byte* at = here();
+    uint64_t in = in_;
+    for (uint64_t left = n * sizeof(T); left != 0;) {
+      const uint64_t bytes = std::min(left, region_.run - in);
+      if (region_.run <= kShortRun) prefetch_run(at + kRowsAhead * region_.stride, bytes, out);
+      if constexpr (out) {
+        copy_run(at, buffer, bytes);
+      } else {
+        copy_run(buffer, at, bytes);
+      }
+      buffer += bytes;
+      left -= bytes;
+      at += region_.stride - in;  // to the beginning of the next run
+      in = 0;
+    }
+  }
+
+  std::byte* data_;
   const Region& region_;
   uint64_t row_, in_;
+  std::array<T, kBlock> buffer_;
 };
 
-// Calls fn(elements done so far, elements, behind, own, other, to) for pieces that are contiguous in all parts.
+// Calls fn(elements done so far, elements, behind, own, other, to), block by block.
 template <class T, class F>
-void pieces(const ReduceStep& s, F fn) {
-  Walker own(s.own.data, s.own.region), to(s.to, s.target);
-  std::optional<Walker> behind, other;
-  if (s.behind.data != nullptr) behind.emplace(s.behind.data, s.behind.region);
-  if (s.other.data != nullptr) other.emplace(s.other.data, s.other.region);
-  const uint64_t bytes = s.target.bytes();
-  for (uint64_t done = 0; done < bytes;) {
-    uint64_t n = std::min({bytes - done, uint64_t{kBlock * sizeof(T)}, own.contiguous(), to.contiguous()});
-    if (behind) n = std::min(n, behind->contiguous());
-    if (other) n = std::min(n, other->contiguous());
-    fn(done / sizeof(T), n / sizeof(T), behind ? behind->here<T>() : nullptr, own.here<T>(), other ? other->here<T>() : nullptr,
-       const_cast<T*>(to.here<T>()));
-    own.skip(n);
-    to.skip(n);
-    if (behind) behind->skip(n);
-    if (other) other->skip(n);
+void blocks(const ReduceStep& s, F fn) {
+  Window<T> behind(s.behind), own(s.own), other(s.other), to(s.to, s.target);
+  const size_t elements = s.target.bytes() / sizeof(T);
+  for (size_t done = 0; done < elements;) {
+    const size_t n = std::min(elements - done, kBlock);
+    T* const out = to.reserve(n);
+    fn(done, n, behind.read(n), own.read(n), other.read(n), out);
+    to.written(out, n);
     done += n;
   }
 }
@@ -75,7 +106,7 @@ void reduce_bf16(const ReduceStep& s) {
   float* const values = reinterpret_cast<float*>(sum.data());
   std::array<float, kBlock> space;
 
-  pieces<uint16_t>(s, [&](size_t at, size_t n, const uint16_t* behind, const uint16_t* own, const uint16_t* other, uint16_t* to) {
+  blocks<uint16_t>(s, [&](size_t at, size_t n, const uint16_t* behind, const uint16_t* own, const uint16_t* other, uint16_t* to) {
     float* const acc = sum ? values + at : space.data();
     if (behind == nullptr) {
       widen_bf16(acc, own, n);
@@ -97,7 +128,7 @@ void reduce_bf16(const ReduceStep& s) {
 
 template <class T>
 void reduce_exact(const ReduceStep& s) {
-  pieces<T>(s, [](size_t, size_t n, const T* behind, const T* own, const T* other, T* to) {
+  blocks<T>(s, [](size_t, size_t n, const T* behind, const T* own, const T* other, T* to) {
     std::memcpy(to, behind != nullptr ? behind : own, n * sizeof(T));
     for (const T* more : {behind != nullptr ? own : nullptr, other}) {
       if (more == nullptr) continue;

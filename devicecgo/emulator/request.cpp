@@ -1,6 +1,6 @@
 #include "request.h"
 
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 namespace {

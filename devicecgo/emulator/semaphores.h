@@ -1,4 +1,4 @@
-// semaphore.h: global semaphores. A semaphore is one 32-bit word on every core of every device; a program's worker for link l
+// semaphores.h: global semaphores. A semaphore is one 32-bit word on every core of every device; a program's worker for link l
 // runs on core l and uses the word there ("lane"). Words change on the engine's thread only.
 #pragma once
 

@@ -1,6 +1,6 @@
 #include "spec.h"
 
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 namespace {

@@ -63,6 +63,16 @@ class Bench {
     check(d_.tensor_alloc(mesh_, &s, &h, &e_));
     return h;
   }
+  // A tensor whose memory has been written: untouched memory is all one page of zeros.
+  mr_handle filled(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    const mr_handle h = alloc(a, b, c, d, 0);
+    std::vector<uint16_t> data(size_t{a} * b * c * d);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<uint16_t>(0x3f80 + i % 61);
+    mr_distribution everywhere{};
+    everywhere.size = sizeof everywhere;
+    check(d_.tensor_write(mesh_, h, &everywhere, data.data(), data.size() * 2, 0, &e_));
+    return h;
+  }
   void fence() {
     mr_handle event = 0;
     check(d_.event_record(mesh_, 0, &event, &e_));
@@ -130,18 +140,22 @@ struct Sample {
   }
 };
 
-constexpr int kRounds = 9;
+int rounds = 9;
+
+std::string only;  // what to measure: a part of its name
+
+bool wanted(const std::string& what) { return what.find(only) != std::string::npos; }
 
 void measure(const char* what, Memcpy& plain, const std::function<void()>& once) {
   once();
   once();
   Sample copy, op;
-  for (int i = 0; i < kRounds; ++i) {
+  for (int i = 0; i < rounds; ++i) {
     copy.take([&] { plain.run(); });
     op.take(once);
   }
   std::vector<double> ratios;
-  for (int i = 0; i < kRounds; ++i) ratios.push_back(op.wall[i] / copy.wall[i]);
+  for (int i = 0; i < rounds; ++i) ratios.push_back(op.wall[i] / copy.wall[i]);
   std::printf("%-28s %6.1f ms (cpu %6.1f)  memcpy of 448 MiB %5.1f ms (cpu %5.1f)  ratio %.2f (%.2f..%.2f)  cpu ratio %.2f\n", what, median(op.wall),
               median(op.cpu), median(copy.wall), median(copy.cpu), median(ratios), *std::min_element(ratios.begin(), ratios.end()),
               *std::max_element(ratios.begin(), ratios.end()), median(op.cpu) / median(copy.cpu));
@@ -152,11 +166,13 @@ void bench_gather(const char* config, Memcpy& plain) {
   Bench b(config);
   for (const bool ring : {true, false})
     for (uint32_t dim = 0; dim < 4; ++dim) {
-      uint32_t s[4] = {8, 8, 1024, 512};  // 64 MiB
+      const std::string what = std::string("all_gather ") + (ring ? "ring" : "linear") + " dim " + std::to_string(dim);
+      if (!wanted(what)) continue;
+      const uint32_t s[4] = {8, 8, 1024, 512};  // 64 MiB
       uint32_t in[4] = {s[0], s[1], s[2], s[3]};
       in[dim] /= 8;
       auto op = make_op<mr_all_gather>(MR_OP_ALL_GATHER);
-      op.input = b.alloc(in[0], in[1], in[2], in[3]);
+      op.input = b.filled(in[0], in[1], in[2], in[3]);
       op.output = b.alloc(s[0], s[1], s[2], s[3]);
       op.semaphores[0] = b.semaphores_[0];
       op.semaphores[1] = b.semaphores_[1];
@@ -164,7 +180,7 @@ void bench_gather(const char* config, Memcpy& plain) {
       op.axis = 1;
       op.num_links = 1;
       op.topology = ring ? MR_RING : MR_LINEAR;
-      measure((std::string("all_gather ") + (ring ? "ring" : "linear") + " dim " + std::to_string(dim)).c_str(), plain, [&] {
+      measure(what.c_str(), plain, [&] {
         b.enqueue(op);
         b.fence();
       });
@@ -177,11 +193,13 @@ void bench_scatter(const char* config, Memcpy& plain) {
   Bench b(config);
   for (const bool ring : {true, false})
     for (uint32_t dim = 0; dim < 4; ++dim) {
-      uint32_t s[4] = {8, 8, 1024, 512};
+      const std::string what = std::string("reduce_scatter ") + (ring ? "ring" : "linear") + " dim " + std::to_string(dim);
+      if (!wanted(what)) continue;
+      const uint32_t s[4] = {8, 8, 1024, 512};
       uint32_t out[4] = {s[0], s[1], s[2], s[3]};
       out[dim] /= 8;
       auto op = make_op<mr_reduce_scatter>(MR_OP_REDUCE_SCATTER);
-      op.input = b.alloc(s[0], s[1], s[2], s[3]);
+      op.input = b.filled(s[0], s[1], s[2], s[3]);
       op.output = b.alloc(out[0], out[1], out[2], out[3]);
       op.intermediate = b.alloc(ring ? s[0] : 2 * s[0], s[1], s[2], s[3]);
       for (int i = 0; i < 3; ++i) op.semaphores[i] = b.semaphores_[i];
@@ -189,7 +207,7 @@ void bench_scatter(const char* config, Memcpy& plain) {
       op.axis = 1;
       op.num_links = 1;
       op.topology = ring ? MR_RING : MR_LINEAR;
-      measure((std::string("reduce_scatter ") + (ring ? "ring" : "linear") + " dim " + std::to_string(dim)).c_str(), plain, [&] {
+      measure(what.c_str(), plain, [&] {
         b.enqueue(op);
         b.fence();
       });
@@ -235,8 +253,11 @@ void bench_enqueue(const char* config, uint32_t cols) {
 
 int main(int argc, char** argv) {
   const char* config = argc > 1 ? argv[1] : "";
+  if (argc > 2) only = argv[2];
+  if (argc > 3) rounds = std::atoi(argv[3]);
   std::printf("engine: 2 threads (its own and one worker); memcpy: 1 thread\n");
-  for (const uint32_t cols : {2u, 4u, 8u}) bench_enqueue(config, cols);
+  for (const uint32_t cols : {2u, 4u, 8u})
+    if (wanted("enqueue")) bench_enqueue(config, cols);
   Memcpy plain;
   bench_gather(config, plain);
   bench_scatter(config, plain);

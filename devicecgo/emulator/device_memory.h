@@ -1,4 +1,4 @@
-// memory.h: the devices' memory. Storage is one tensor's shards on all devices; DeviceMemory counts what a device has. This is
+// device_memory.h: the devices' memory. Storage is one tensor's shards on all devices; DeviceMemory counts what a device has. This is
 // the seam where an allocator with real addresses goes.
 #pragma once
 

@@ -1,8 +1,8 @@
-#include "memory.h"
+#include "device_memory.h"
 
 #include <cstring>
 
-#include "error.h"
+#include "errors.h"
 
 namespace meshrun::emu {
 

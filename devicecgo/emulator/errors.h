@@ -1,4 +1,4 @@
-// error.h: the one exception type of the emulator. It carries an ABI code; the text names the operation, the field, the value
+// errors.h: the one exception type of the emulator. It carries an ABI code; the text names the operation, the field, the value
 // and the rule.
 #pragma once
 

@@ -1,0 +1,35 @@
+package actors
+
+import (
+	"context"
+
+	"github.com/meshrun/meshrun/messages"
+)
+
+// Act runs several requests of a stream as one act: in lockstep its turn ends behind the last of them, not behind each. A request that
+// waits gives the turn away meanwhile, as ever. Elsewhere it just runs them.
+func (s *Stream) Act(ctx context.Context, requests func() error) error {
+	if s.rt.turns == nil {
+		return requests()
+	}
+	if err := s.rt.turns.enter(ctx, s.seat); err != nil {
+		return err
+	}
+	s.seat.acts++
+	defer func() {
+		s.seat.acts--
+		s.rt.turns.leave(s.seat)
+	}()
+	return requests()
+}
+
+// Failed returns the error of the operation that makes the tensor, once it has failed; nil before, and when it has not. It never waits.
+func (t *Tensor) Failed() error {
+	if t.producer == nil {
+		return nil
+	}
+	return t.producer.failed()
+}
+
+// AddRow puts a row of the caller's into the journal, behind those that are there.
+func (r *Runtime) AddRow(row *messages.Row) { r.addRow(row) }
