@@ -26,7 +26,6 @@ type Stream struct {
 
 	mu      sync.Mutex
 	outbox  []*task // submitted, not yet seen by the stream's actor
-	spare   []*task
 	last    [4]planned // the latest plans: a stream repeats itself
 	nLast   int
 	closed  error         // why nothing is accepted any more

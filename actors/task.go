@@ -42,7 +42,6 @@ type write struct {
 	spec   devicecgo.TensorSpec
 	dist   messages.Distribution
 	data   []byte  // nil: nothing is written
-	target *Tensor // an existing tensor; nil: a new one is allocated
 }
 
 func (t *task) done() bool { return t.state.Load() == taskDone }

@@ -17,6 +17,10 @@ void add_f32(float* acc, const float* x, size_t n);
 // shadow += x; rounded_out = round(shadow). rounded_out may be x.
 void add_round_bf16(float* shadow, const uint16_t* x, uint16_t* rounded_out, size_t n);
 
+// The same, but where held != round(shadow), bit for bit, shadow first becomes held: a partial sum as memory holds it, with a
+// shadow that is believed only as long as memory bears it out.
+void add_round_held_bf16(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n);
+
 // Is got == round(shadow), bit for bit, everywhere?
 bool rounds_to(const float* shadow, const uint16_t* got, size_t n);
 

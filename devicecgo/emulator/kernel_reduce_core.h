@@ -26,6 +26,16 @@ void add_round_run(float* shadow, const uint16_t* x, uint16_t* rounded_out, size
 MESHRUN_INLINE Words difference(Floats exact, Floats got) { return round(exact) ^ bits(got); }
 MESHRUN_INLINE Words difference(Pair exact, Pair got) { return difference(exact.a, got.a) | difference(exact.b, got.b); }
 
+void add_round_held_run(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n) {
+  sweep(n, [=](size_t i, auto part) {
+    const Floats exact = part.load(shadow + i), as_held = part.load(held + i);
+    const Words same = bits(widen(round(exact))) == bits(as_held);
+    const Floats sum = floats((bits(exact) & same) | (bits(as_held) & ~same)) + part.load(x + i);
+    part.store(shadow + i, sum);
+    part.store(rounded_out + i, round(sum));
+  });
+}
+
 bool rounds_to_run(const float* shadow, const uint16_t* got, size_t n) {
   constexpr size_t kBlock = 1024;  // how much is compared before looking at the outcome
   for (size_t begin = 0; begin < n; begin += kBlock) {

@@ -47,22 +47,27 @@ class Window {
   }
   template <bool out>
   void copy(size_t n) {
-    std::byte* buffer = reinterpret_cast<std::byte*>(buffer_.data());
-    std::byte* at = here();
-    uint64_t in = in_;
-    for (uint64_t left = n * sizeof(T); left != 0;) {
-      const uint64_t bytes = std::min(left, region_.run - in);
-      if (region_.run <= kShortRun) prefetch_run(at + kRowsAhead * region_.stride, bytes, out);
+    std::byte *buffer = reinterpret_cast<std::byte*>(buffer_.data()), *at = here();
+    const uint64_t run = region_.run, stride = region_.stride;
+    const auto rows = [&](uint64_t bytes, uint64_t count) {
       if constexpr (out) {
-        copy_run(at, buffer, bytes);
+        copy_rows(at, stride, buffer, bytes, bytes, count);
       } else {
-        copy_run(buffer, at, bytes);
+        copy_rows(buffer, bytes, at, stride, bytes, count);
       }
-      buffer += bytes;
-      left -= bytes;
-      at += region_.stride - in;  // to the beginning of the next run
-      in = 0;
+      buffer += bytes * count;
+    };
+    uint64_t left = n * sizeof(T);
+    if (in_ != 0) {
+      const uint64_t head = std::min(left, run - in_);
+      rows(head, 1);
+      at += stride - in_;
+      left -= head;
     }
+    const uint64_t whole = left / run;
+    if (whole != 0) rows(run, whole);
+    at += whole * stride;
+    if (left % run != 0) rows(left % run, 1);
   }
 
   std::byte* data_;
@@ -112,6 +117,10 @@ void reduce_bf16(const ReduceStep& s) {
       widen_bf16(acc, own, n);
       add_exact(acc, other_sum, at, other, n);
       round_bf16(to, acc, n);
+      return;
+    }
+    if (exact && other == nullptr) {
+      add_round_held_bf16(acc, behind, own, to, n);
       return;
     }
     if (!exact || !rounds_to(acc, behind, n)) widen_bf16(acc, behind, n);

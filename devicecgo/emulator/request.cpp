@@ -5,9 +5,9 @@
 namespace meshrun::emu {
 namespace {
 
-// Packets to an increment when the caller does not say: half of a link's share of a slice, 160 packets at most, as tt-metal's
-// collectives have it.
-constexpr uint64_t kMostPacketsPerSync = 160;
+// Packets to an increment when the caller does not say: half of a link's share of a slice, and no more than that a chunk stays in a
+// cache from hop to hop.
+constexpr uint64_t kMostPacketsPerSync = 32;
 
 }  // namespace
 

@@ -119,25 +119,29 @@ func (l Layout) PaddedRows(n int) int {
 	return (n + unit - 1) / unit * unit
 }
 
-// The distributions of host arrays.
-
-func (l Layout) shard(dims map[Factor]int) meshrun.Distribution {
+// Rows cuts rows, dim 2 of [B, 1, rows, width], over the sequence-parallel axis.
+func (l Layout) Rows() meshrun.Distribution {
 	d := meshrun.Replicate
-	for f, dim := range dims {
-		if f.Size > 1 {
-			d[f.Axis] = dim
-		}
+	if l.SP.Size > 1 {
+		d[l.SP.Axis] = 2
 	}
 	return d
 }
 
-// Width cuts dim over the tensor-parallel axis.
-func (l Layout) Width(dim int) meshrun.Distribution { return l.shard(map[Factor]int{l.TP: dim}) }
+// Width cuts a dim over the tensor-parallel axis.
+func (l Layout) Width(dim int) meshrun.Distribution {
+	d := meshrun.Replicate
+	if l.TP.Size > 1 {
+		d[l.TP.Axis] = dim
+	}
+	return d
+}
 
-// Rows cuts dim 2 of [B, 1, rows, width] over the sequence-parallel axis.
-func (l Layout) Rows() meshrun.Distribution { return l.shard(map[Factor]int{l.SP: 2}) }
-
-// Activations cuts rows and width.
+// Activations cuts rows and width of [B, 1, rows, width].
 func (l Layout) Activations() meshrun.Distribution {
-	return l.shard(map[Factor]int{l.SP: 2, l.TP: 3})
+	d := l.Rows()
+	if l.TP.Size > 1 {
+		d[l.TP.Axis] = 3
+	}
+	return d
 }

@@ -352,4 +352,6 @@ func deviation(v []float32) float64 {
 
 var goldenCases = []string{"wan-t2v-120", "wan-t2v-256"}
 
-func golden(name string) string { return filepath.Join("..", "..", "tests", "testdata", "golden", name) }
+func golden(name string) string {
+	return filepath.Join("..", "..", "tests", "testdata", "golden", name)
+}
