@@ -35,12 +35,14 @@ type device struct {
 	launch  uint64      // the last number that the driver accepted
 	joins   pools.Joins
 
-	events  []event       // in order; each covers the launches up to it
-	marked  uint64        // launches covered by an event
-	retired uint64        // every launch up to it has retired
-	fencing bool          // a fence is in progress: nothing is launched meanwhile
-	poll    time.Duration // the next look at the events, while any is outstanding
-	failed  map[uint64]error
+	events  []event // in order; each covers the launches up to it
+	marked  uint64  // launches covered by an event
+	retired uint64  // every launch up to it has retired
+	fencing bool    // a fence is in progress: nothing is launched meanwhile
+
+	timeRuns bool          // in lockstep: virtual time was set going and has not come to rest
+	poll     time.Duration // the next look at the events, while any is outstanding
+	failed   map[uint64]error
 
 	grave    []*memory // nobody refers to it any more, but tasks that use it may not be over
 	collects []*memory
@@ -104,6 +106,9 @@ func (d *device) Receive(ctx actor.Context) {
 		d.granted(m)
 	case collect: // step does
 	case tick:
+		if d.draining != nil && d.rt.turns != nil {
+			d.runTime(^uint64(0))
+		}
 		d.look()
 	case *advance:
 		d.advance(m)
@@ -139,9 +144,14 @@ func (d *device) step() {
 	d.bury()
 	d.flushBuffers()
 	d.flushAnswers()
-	if d.draining != nil && d.pending.len() == 0 && d.flying.len() == 0 && !d.fencing {
+	if d.draining == nil {
+		return
+	}
+	if d.pending.len() == 0 && d.flying.len() == 0 && !d.fencing {
 		d.draining.reply <- answer[struct{}]{}
 		d.draining = nil
+	} else if d.rt.turns != nil && len(d.events) > 0 {
+		d.send(d.self, tick{}) // nobody else moves the clock any more
 	}
 }
 

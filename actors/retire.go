@@ -61,8 +61,10 @@ func (d *device) record(then func(error)) {
 }
 
 // look asks whether the oldest events are done, and goes on with what waited for them.
+//
+// While virtual time runs nothing is looked at: what a look finds would be a matter of real time.
 func (d *device) look() {
-	for len(d.events) > 0 {
+	for len(d.events) > 0 && !d.timeRuns {
 		done, err := d.query(&d.events[0])
 		if err != nil {
 			d.lose(err)
@@ -221,16 +223,8 @@ func (d *device) advance(m *advance) {
 		}
 		return
 	}
-	const pieceUS = 2000
-	e := d.dev.Emulator()
-	state, err := e.Advance(m.until, pieceUS)
-	var now uint64
+	state, now, err := d.runTime(m.until)
 	if err == nil {
-		now, err = e.Now()
-	}
-	if err != nil {
-		d.lose(err)
-	} else {
 		d.look()
 	}
 	if m.reply != nil {
@@ -238,4 +232,20 @@ func (d *device) advance(m *advance) {
 		return
 	}
 	d.rt.thread.WhenIdle(func() { d.rt.turns.moved(state, now) })
+}
+
+// runTime lets virtual time run for a bounded piece of real time.
+func (d *device) runTime(until uint64) (devicecgo.ClockState, uint64, error) {
+	const pieceUS = 2000
+	e := d.dev.Emulator()
+	state, err := e.Advance(until, pieceUS)
+	var now uint64
+	if err == nil {
+		now, err = e.Now()
+	}
+	d.timeRuns = err == nil && state == devicecgo.ClockBusy
+	if err != nil {
+		d.lose(err)
+	}
+	return state, now, err
 }

@@ -25,7 +25,7 @@ type Stream struct {
 	queue *streamQueue // the device actor's
 
 	mu      sync.Mutex
-	outbox  []*task // submitted, not yet seen by the stream's actor
+	outbox  []*task    // submitted, not yet seen by the stream's actor
 	last    [4]planned // the latest plans: a stream repeats itself
 	nLast   int
 	closed  error         // why nothing is accepted any more

@@ -39,9 +39,9 @@ type task struct {
 
 // write is a host array on its way to the mesh.
 type write struct {
-	spec   devicecgo.TensorSpec
-	dist   messages.Distribution
-	data   []byte  // nil: nothing is written
+	spec devicecgo.TensorSpec
+	dist messages.Distribution
+	data []byte // nil: nothing is written
 }
 
 func (t *task) done() bool { return t.state.Load() == taskDone }

@@ -2,13 +2,15 @@ package workload
 
 import (
 	"github.com/meshrun/meshrun"
+	"github.com/meshrun/meshrun/workload/nn"
 )
 
-// Factor is a degree of parallelism and the mesh axis that it lies on, written "4@1". A factor of 1 means serial.
-type Factor struct {
-	Size int
-	Axis int
-}
+// Factor is a degree of parallelism and the mesh axis that it lies on, written "4@1". A factor of 1 means serial; the zero Factor is
+// serial too.
+type Factor = nn.Factor
+
+// ParseFactor reads "4@1": degree 4 on axis 1. "1" is serial.
+func ParseFactor(text string) (Factor, error) { return nn.ParseFactor(text) }
 
 // Tolerance bounds the difference from what is expected. Both figures must hold.
 type Tolerance struct {

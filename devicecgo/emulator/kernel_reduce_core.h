@@ -26,13 +26,18 @@ void add_round_run(float* shadow, const uint16_t* x, uint16_t* rounded_out, size
 MESHRUN_INLINE Words difference(Floats exact, Floats got) { return round(exact) ^ bits(got); }
 MESHRUN_INLINE Words difference(Pair exact, Pair got) { return difference(exact.a, got.a) | difference(exact.b, got.b); }
 
+// exact where it rounds to what is held, else what is held
+MESHRUN_INLINE Floats believed(Floats exact, Floats held) {
+  const Words same = (difference(exact, held) >> 16) == 0u;  // what round leaves in the lower half does not count
+  return floats((bits(exact) & same) | (bits(held) & ~same));
+}
+MESHRUN_INLINE Pair believed(Pair exact, Pair held) { return {believed(exact.a, held.a), believed(exact.b, held.b)}; }
+
 void add_round_held_run(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n) {
-  sweep(n, [=](size_t i, auto part) {
-    const Floats exact = part.load(shadow + i), as_held = part.load(held + i);
-    const Words same = bits(widen(round(exact))) == bits(as_held);
-    const Floats sum = floats((bits(exact) & same) | (bits(as_held) & ~same)) + part.load(x + i);
+  sweep_twice(n, [=](size_t i, auto part) {
+    const auto sum = believed(part.load(shadow + i), part.load(held + i)) + part.load(x + i);
     part.store(shadow + i, sum);
-    part.store(rounded_out + i, round(sum));
+    part.store_rounded(rounded_out + i, sum);
   });
 }
 

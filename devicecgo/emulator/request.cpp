@@ -94,6 +94,25 @@ void Request::broadcasts(const char* field, const Shape& from, const Shape& to) 
   if (!fits) throw reject("%s is %s: does not broadcast against %s", field, text(from).c_str(), text(to).c_str());
 }
 
+void Request::attention(const char* q_field, const Operand& q, const char* k_field, const Operand& k, const char* v_field, const Operand& v) const {
+  rank4(q_field, q);
+  rank4(k_field, k);
+  rank4(v_field, v);
+  floats(q_field, q);
+  floats(k_field, k);
+  floats(v_field, v);
+  const Shape &a = q.spec.shape, &b = k.spec.shape;
+  if (a.dims[0] != b.dims[0] || a.dims[1] != b.dims[1] || a.dims[3] != b.dims[3])
+    throw reject("%s is %s and %s %s: all but dim 2 must be the same", q_field, text(a).c_str(), k_field, text(b).c_str());
+  if (!(b == v.spec.shape)) throw reject("%s is %s and %s %s: must be the same", k_field, text(b).c_str(), v_field, text(v.spec.shape).c_str());
+}
+
+void Request::rope_table(const char* field, const Operand& table, const Shape& x) const {
+  const Shape& t = table.spec.shape;
+  if (t.rank != 4 || t.dims[0] != 1 || (t.dims[1] != 1 && t.dims[1] != x.dims[1]) || t.dims[2] != x.dims[2] || t.dims[3] != x.dims[3])
+    throw reject("%s is %s: must be [1,1,%u,%u] or [1,%u,%u,%u]", field, text(t).c_str(), x.dims[2], x.dims[3], x.dims[1], x.dims[2], x.dims[3]);
+}
+
 Collective Request::collective(uint32_t axis, uint32_t num_links, uint32_t topology) {
   const Machine& m = config().machine;
   choice("axis", axis, 0, 1);

@@ -30,6 +30,7 @@ class Request {
 
   const Config& config() const { return mesh_.config(); }
   HostPool& pool() const { return mesh_.engine().pool(); }
+  const char* op() const { return op_; }
   const mr_op_header& header() const { return header_; }
   bool has(uint32_t bit) const { return (header_.present & bit) != 0; }
   void allow_present(uint32_t bits) const;  // refuses others
@@ -49,6 +50,11 @@ class Request {
   void floats(const char* field, const Operand& operand) const;
   // That `from` broadcasts against `to`: each dim, counted from the last, is 1 or the same.
   void broadcasts(const char* field, const Shape& from, const Shape& to) const;
+
+  // q [B,H,Sq,D], k and v [B,H,Sk,D], all floats.
+  void attention(const char* q_field, const Operand& q, const char* k_field, const Operand& k, const char* v_field, const Operand& v) const;
+  // [1,1,N,D] or [1,H,N,D] for x [B,H,N,D]
+  void rope_table(const char* field, const Operand& table, const Shape& x) const;
 
   Collective collective(uint32_t axis, uint32_t num_links, uint32_t topology);
   void hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers) const;

@@ -159,17 +159,17 @@ func TestConfigGetters(t *testing.T) {
 	require.NoError(t, c.Err())
 
 	for want, call := range map[string]func(*Config){
-		`config.json: zero 0: is a whole number of at least 1`:                    func(c *Config) { c.Positive("zero", 1) },
-		`config.json: half 1.5: is a whole number of at least 1`:                  func(c *Config) { c.Positive("half", 1) },
-		`config.json: word "x": is a whole number of at least 1`:                  func(c *Config) { c.Positive("word", 1) },
-		`config.json: nil null: is a whole number of at least 1`:                  func(c *Config) { c.Positive("nil", 1) },
-		`config.json: pair [1,2]: is a list of three whole numbers of at least 1`: func(c *Config) { c.Triple("pair", [3]int{}) },
-		`config.json: minus -1: is a number that is not negative`:                 func(c *Config) { c.Float("minus", 1) },
-		`config.json: n 3: is true or false`:                                      func(c *Config) { c.Bool("n", true) },
-		`config.json: word "x": is "y"`:                                           func(c *Config) { c.Is("word", "y") },
-		`config.json: nil null: is "y"`:                                           func(c *Config) { c.Is("nil", "y") },
-		`config.json: n 3: is null: no images`:                                    func(c *Config) { c.Null("n", "no images") },
-		`config.json: _class_name missing: is the name of a class`:                func(c *Config) { c.ClassName() },
+		`config.json: zero 0: is a whole number of at least 1 and at most 16777216`:                    func(c *Config) { c.Positive("zero", 1) },
+		`config.json: half 1.5: is a whole number of at least 1 and at most 16777216`:                  func(c *Config) { c.Positive("half", 1) },
+		`config.json: word "x": is a whole number of at least 1 and at most 16777216`:                  func(c *Config) { c.Positive("word", 1) },
+		`config.json: nil null: is a whole number of at least 1 and at most 16777216`:                  func(c *Config) { c.Positive("nil", 1) },
+		`config.json: pair [1,2]: is a list of three whole numbers of at least 1 and at most 16777216`: func(c *Config) { c.Triple("pair", [3]int{}) },
+		`config.json: minus -1: is a number that is not negative`:                                      func(c *Config) { c.Float("minus", 1) },
+		`config.json: n 3: is true or false`:                                                           func(c *Config) { c.Bool("n", true) },
+		`config.json: word "x": is "y"`:                                                                func(c *Config) { c.Is("word", "y") },
+		`config.json: nil null: is "y"`:                                                                func(c *Config) { c.Is("nil", "y") },
+		`config.json: n 3: is null: no images`:                                                         func(c *Config) { c.Null("n", "no images") },
+		`config.json: _class_name missing: is the name of a class`:                                     func(c *Config) { c.ClassName() },
 	} {
 		c := parse()
 		call(c)

@@ -76,11 +76,14 @@ func (c *Config) ClassName() string {
 	return s
 }
 
+// most bounds whole numbers: more than any model has, and little enough to multiply a few.
+const most = 1 << 24
+
 // Positive is a whole number of at least 1.
 func (c *Config) Positive(key string, def int) int {
-	const rule = "is a whole number of at least 1"
+	const rule = "is a whole number of at least 1 and at most 16777216"
 	n := def
-	if c.get(key, &n, rule) && n < 1 {
+	if c.get(key, &n, rule) && (n < 1 || n > most) {
 		c.Fail(key, rule)
 	}
 	return n
@@ -96,12 +99,12 @@ func (c *Config) PositiveOr(key string, def, null int) int {
 
 // Triple is a list of three whole numbers of at least 1.
 func (c *Config) Triple(key string, def [3]int) [3]int {
-	const rule = "is a list of three whole numbers of at least 1"
+	const rule = "is a list of three whole numbers of at least 1 and at most 16777216"
 	var n []int
 	if !c.get(key, &n, rule) {
 		return def
 	}
-	if len(n) != 3 || slices.Min(n) < 1 {
+	if len(n) != 3 || slices.Min(n) < 1 || slices.Max(n) > most {
 		c.Fail(key, rule)
 		return def
 	}

@@ -22,13 +22,22 @@ func (l Linear) Forward(g *Graph, x Value) Value {
 // output features; a reduce-scatter adds them up and leaves each device its part.
 type RowLinear struct {
 	weight, bias Value
+	parts        int // of the sum
 }
 
 // Forward applies the layer; the bias is added once, to the sum.
 func (l RowLinear) Forward(g *Graph, x Value) Value {
-	if g.layout.TP.Size == 1 {
+	if l.parts == 1 {
 		return g.Matmul(x, l.weight, l.bias, meshrun.NoActivation)
 	}
 	x = g.Matmul(x, l.weight, Value{}, meshrun.NoActivation)
 	return g.Add(g.ScatterWidth(x), l.bias)
+}
+
+// Operations is how many operations Forward submits.
+func (l RowLinear) Operations() int {
+	if l.parts == 1 {
+		return 1
+	}
+	return 3
 }

@@ -10,6 +10,8 @@ type Model interface {
 	Inputs() []string
 	// Output names the answer.
 	Output() string
+	// OutputShape is the shape of the answer to arguments that have been checked.
+	OutputShape(checkpoint.Arrays) []int
 	// CheckLayout says whether the model can lie on a mesh so.
 	CheckLayout(Layout) error
 	// CheckInputs says whether the arrays are arguments of a forward pass.
@@ -22,6 +24,6 @@ type Model interface {
 type Network interface {
 	// Forward submits a forward pass and reads its answer. Its error is the Graph's.
 	Forward(g *Graph, in checkpoint.Arrays) checkpoint.Array
-	// Operations is how many operations a forward pass submits.
+	// Operations is how many operations a forward pass submits; 0 where that is not known.
 	Operations() int
 }

@@ -9,8 +9,6 @@ import (
 	"github.com/meshrun/meshrun/workload/checkpoint"
 )
 
-const float32Type = meshrun.Float32
-
 // Placer lays the parameters of a checkpoint over a mesh, one at a time. Every method checks that the parameter is there and has the shape
 // that the model's configuration gives it; a Placer without a stream does only that.
 type Placer struct {
@@ -45,7 +43,7 @@ func NewPlacer(ctx context.Context, s *meshrun.Stream, w *checkpoint.Weights, r 
 // Float32 is the placer for parameters that stay float32 in every run.
 func (p *Placer) Float32() *Placer {
 	q := *p
-	q.dtype = float32Type
+	q.dtype = meshrun.Float32
 	return &q
 }
 
@@ -100,6 +98,7 @@ func (p *Placer) Row(name string, out, in int) RowLinear {
 	return RowLinear{
 		weight: p.matrix(name+".weight", out, []int{in}, nil, p.run.Layout.Width(0)),
 		bias:   p.vector(name+".bias", out, nil, p.run.Layout.Width(3)),
+		parts:  p.run.Layout.TP.Size,
 	}
 }
 
@@ -131,7 +130,7 @@ func (p *Placer) Table(name string, parts, n int, plusOne ...int) []Value {
 
 // addOne adds one to each element.
 func (p *Placer) addOne(data []byte) {
-	if p.dtype != float32Type {
+	if p.dtype != meshrun.Float32 {
 		panic("nn: a table with scales is placed by Placer.Float32")
 	}
 	for ; len(data) > 0; data = data[4:] {

@@ -2,6 +2,8 @@ package nn
 
 import (
 	"math"
+
+	"github.com/meshrun/meshrun"
 )
 
 // RopeTables are the cosines and sines of rotary positions, [1, 1, rows, head dim] each, with both elements of a pair alike. The zero
@@ -17,12 +19,17 @@ type Rope struct {
 	Theta float64
 }
 
+func (r Rope) width() int {
+	n := 0
+	for _, d := range r.Dims {
+		n += d
+	}
+	return n
+}
+
 // Tables computes the tables [rows, sum of Dims] of tokens positions; the rows that follow do not turn.
 func (r Rope) Tables(tokens, rows int, position func(token, coordinate int) int) (cos, sin []float32) {
-	width := 0
-	for _, d := range r.Dims {
-		width += d
-	}
+	width := r.width()
 	cos, sin = make([]float32, rows*width), make([]float32, rows*width)
 	for i := tokens * width; i < len(cos); i++ {
 		cos[i] = 1
@@ -43,9 +50,15 @@ func (r Rope) Tables(tokens, rows int, position func(token, coordinate int) int)
 	return cos, sin
 }
 
-// UploadRope lays tables over the mesh, cut like the rows of the sequence.
-func (g *Graph) UploadRope(cos, sin []float32, rows, width int) RopeTables {
-	dims := []int{1, 1, rows, width}
-	f32 := float32Type
-	return RopeTables{Cos: g.Upload(cos, dims, f32, g.layout.Rows()), Sin: g.Upload(sin, dims, f32, g.layout.Rows())}
+// UploadRope lays the tables of r over the mesh, cut like the rows of the sequence. See Rope.Tables.
+func (g *Graph) UploadRope(r Rope, tokens, rows int, position func(token, coordinate int) int) RopeTables {
+	var cos, sin []float32
+	if !g.timing {
+		cos, sin = r.Tables(tokens, rows, position)
+	}
+	dims := []int{1, 1, rows, r.width()}
+	return RopeTables{
+		Cos: g.Upload(cos, dims, meshrun.Float32, g.layout.Rows()),
+		Sin: g.Upload(sin, dims, meshrun.Float32, g.layout.Rows()),
+	}
 }

@@ -84,7 +84,7 @@ func (a *attention) self(g *nn.Graph, x nn.Value, c conditions) nn.Value {
 	q := g.RMSNormHeads(a.q.Forward(g, x.Keep()), a.normQ, a.epsilon, a.heads, c.rope)
 	k := g.RMSNormHeads(a.k.Forward(g, x.Keep()), a.normK, a.epsilon, a.heads, c.rope)
 	v := g.SplitHeads(a.v.Forward(g, x), a.heads)
-	return a.project(g, g.SelfAttention(q, k, v, c.tokens))
+	return a.project(g, g.SelfAttention(q, k, v, c.keys))
 }
 
 // cross attends to the text; x has the whole width.

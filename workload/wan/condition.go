@@ -36,7 +36,7 @@ func placeConditionEmbedder(p *nn.Placer, cfg Config) conditionEmbedder {
 
 // conditions are what every block is told.
 type conditions struct {
-	tokens     int // of the latent
+	keys       int // rows of the sequence that self-attention attends to
 	rope       nn.RopeTables
 	temb       nn.Value   // the embedded time, width cut over tp: [B, 1, 1, width], or a row for every token
 	modulation []nn.Value // its projection: shift, scale, gate of self-attention, then of the feed-forward
@@ -46,18 +46,17 @@ type conditions struct {
 
 func (e *conditionEmbedder) forward(g *nn.Graph, in checkpoint.Arrays, s shape, rows int) conditions {
 	g.Enter("condition_embedder")
-	c := conditions{tokens: s.tokens}
+	var c conditions
 
-	steps, cut := in[timestep], meshrun.Replicate
-	if len(steps.Shape) == 2 {
-		steps, cut = padRows(steps, 1, rows), g.Layout().Rows()
+	steps, n, cut := in[timestep], 1, meshrun.Replicate
+	if len(steps.Shape) == 2 { // a time step for every token
+		steps, n, cut = padRows(steps, 1, rows), rows, g.Layout().Rows()
 	}
-	features := checkpoint.Array{Shape: []int{s.batch, 1, len(steps.Values) / s.batch, e.freqDim}, Values: nn.Sinusoids(steps.Values, e.freqDim)}
-	t := g.Upload(features.Values, features.Shape, meshrun.Float32, cut)
+	features := nn.Sinusoids(steps.Values, e.freqDim)
+	t := g.Upload(features, []int{s.batch, 1, n, e.freqDim}, meshrun.Float32, cut)
 	c.temb = e.time2.Forward(g, e.time1.Forward(g, t))
 	t = g.Activation(c.temb.Keep(), meshrun.SiLU)
 	c.modulation = g.Chunk(e.timeProj.Forward(g, g.GatherWidth(t)), 6)
-	g.Tap("condition_embedder.temb", c.temb, g.Layout().Width(3))
 
 	text := in[encoderHiddenStates]
 	c.textTokens = text.Shape[1]
@@ -65,5 +64,8 @@ func (e *conditionEmbedder) forward(g *nn.Graph, in checkpoint.Arrays, s shape, 
 	x := g.Upload(text.Values, []int{s.batch, 1, text.Shape[1], e.textDim}, g.DType(), meshrun.Replicate)
 	c.text = g.GatherWidth(e.text2.Forward(g, e.text1.Forward(g, x)))
 	g.Tap("condition_embedder.encoder_hidden_states", c.text, meshrun.Replicate)
+	if n == 1 {
+		g.Tap("condition_embedder.temb", c.temb, g.Layout().Width(3))
+	}
 	return c
 }

@@ -41,6 +41,9 @@ func (m *Model) Inputs() []string { return []string{hiddenStates, timestep, enco
 // Output names the answer.
 func (m *Model) Output() string { return sample }
 
+// OutputShape is the shape of the answer.
+func (m *Model) OutputShape(in checkpoint.Arrays) []int { return m.cfg.shape(in).answer() }
+
 // CheckLayout says whether tp cuts heads and feed-forward into equal parts. Any sp will do.
 func (m *Model) CheckLayout(l nn.Layout) error {
 	if err := l.CheckDivides("num_attention_heads", m.cfg.Heads); err != nil {
@@ -93,7 +96,7 @@ func (m *Model) Place(p *nn.Placer) nn.Network {
 		table:          f32.Table("scale_shift_table", 2, width, 1),
 		projOut:        f32.Replicated("proj_out", cfg.OutChannels*cfg.patchSize(), width),
 	}
-	for i := range cfg.Layers {
+	for i := 0; i < cfg.Layers && p.Err() == nil; i++ {
 		n.blocks = append(n.blocks, placeBlock(p, fmt.Sprintf("blocks.%d", i), cfg))
 	}
 	return n

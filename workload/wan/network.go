@@ -19,12 +19,16 @@ type network struct {
 // Forward computes the sample of a latent, time steps and text.
 func (n *network) Forward(g *nn.Graph, in checkpoint.Arrays) checkpoint.Array {
 	s := n.cfg.shape(in)
-	rows := g.Layout().PaddedRows(s.tokens)
+	return n.forward(g, in, s, s.tokens)
+}
 
+// forward attends to the first keys rows of the sequence, which is padded behind its tokens.
+func (n *network) forward(g *nn.Graph, in checkpoint.Arrays, s shape, keys int) checkpoint.Array {
+	rows := g.Layout().PaddedRows(s.tokens)
 	patches := s.patchify(in[hiddenStates], rows)
 	x := n.patchEmbedding.Forward(g, g.Upload(patches.Values, patches.Shape, g.DType(), g.Layout().Rows()))
 	c := n.condition.forward(g, in, s, rows)
-	c.rope = n.rope(g, s, rows)
+	c.keys, c.rope = keys, n.rope(g, s, rows)
 	for i := range n.blocks {
 		x = n.blocks[i].forward(g, x, c)
 		g.Tap(n.blocks[i].name, x, g.Layout().Activations())
@@ -48,5 +52,14 @@ func (n *network) rope(g *nn.Graph, s shape, rows int) nn.RopeTables {
 
 // Operations is how many operations Forward submits.
 func (n *network) Operations() int {
-	return 0
+	const (
+		attention = 3 + 2 + 2 + 1 + 2 + 2 // q, k, v; norms; heads of v; attention; heads joined; gather and output
+		output    = 1 + 2 + 1 + 2 + 1     // float32; modulation; norm; gather and projection; rows
+	)
+	conditions := 1 + n.condition.time2.Operations() + 3 + 6 + 1 + n.condition.text2.Operations() + 1
+	block := 6 + (2 + attention + 1) + (1 + attention + 1) + (3 + n.blocks[0].ffn2.Operations() + 1)
+	if n.cfg.CrossAttnNorm {
+		block++
+	}
+	return 1 + conditions + len(n.blocks)*block + output
 }

@@ -24,6 +24,11 @@ func (c Config) shape(in checkpoint.Arrays) shape {
 	return s
 }
 
+// answer is the shape of the sample.
+func (s shape) answer() []int {
+	return []int{s.batch, s.channels, s.latent[0], s.latent[1], s.latent[2]}
+}
+
 // position is the place of a token along frames, rows or columns. Tokens are numbered columns first.
 func (s shape) position(token, axis int) int {
 	for a := 2; a > axis; a-- {
@@ -32,8 +37,8 @@ func (s shape) position(token, axis int) int {
 	return token % s.grid[axis]
 }
 
-// eachRun calls f for each run of pixels that lie side by side in a latent of so many channels and in a patch: with the batch element, the
-// token, the place of the patch's first pixel of the run within the patch (channel by channel) and within the latent, and the run's length.
+// eachPixel calls f for each pixel of a latent of so many channels: with the batch element, the token of its patch, its channel, its
+// place within the patch, and its place in the latent.
 func (s shape) eachPixel(channels int, f func(b, token, channel, inPatch, pixel int)) {
 	for b := range s.batch {
 		for c := range channels {
@@ -73,7 +78,7 @@ func (s shape) patchify(latent checkpoint.Array, rows int) checkpoint.Array {
 // unpatchify is the way back from [B, 1, rows, patch x C], where the channels of a pixel lie side by side, to [B, C, F, H, W].
 func (s shape) unpatchify(x checkpoint.Array) checkpoint.Array {
 	size := s.patch[0] * s.patch[1] * s.patch[2]
-	out := checkpoint.Array{Shape: []int{s.batch, s.channels, s.latent[0], s.latent[1], s.latent[2]}}
+	out := checkpoint.Array{Shape: s.answer()}
 	if x.Values == nil {
 		return out
 	}

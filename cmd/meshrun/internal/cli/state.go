@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"github.com/meshrun/meshrun/workload"
+)
+
+// State is all that the program gets from its surroundings.
+type State struct {
+	Ctx    context.Context
+	Args   []string // without the program's name
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+
+	Getenv   func(string) string
+	ReadFile func(string) ([]byte, error)
+
+	StderrTTY   bool // progress bars may be drawn
+	StdoutTTY   bool // the summary may be coloured
+	StdoutWidth int  // columns of the terminal; 0 = not known
+
+	Signals <-chan os.Signal // the first interrupts, the second ends at once; nil = none come
+
+	RunModel ModelRunner
+}
+
+// ModelRunner is the signature of workload.Run.
+type ModelRunner func(context.Context, workload.Config, func(workload.Progress)) (*workload.Result, error)
+
+// FromProcess is the State of the running process, and a function that lets its signals go.
+func FromProcess() (*State, func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	s := &State{
+		Ctx: context.Background(), Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Getenv: os.Getenv, ReadFile: os.ReadFile,
+		StderrTTY: term.IsTerminal(int(os.Stderr.Fd())), StdoutTTY: term.IsTerminal(int(os.Stdout.Fd())),
+		Signals: signals, RunModel: workload.Run,
+	}
+	if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+		s.StdoutWidth = w
+	}
+	return s, func() { signal.Stop(signals) }
+}
+
+// plain reports whether the user asked for no colours and no drawing.
+func (s *State) plain() bool { return s.Getenv("NO_COLOR") != "" || s.Getenv("TERM") == "dumb" }

@@ -1,0 +1,220 @@
+package execute
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/meshrun/meshrun"
+	"github.com/meshrun/meshrun/axis"
+	"github.com/meshrun/meshrun/cmd/meshrun/internal/casefile"
+	"github.com/meshrun/meshrun/cmd/meshrun/internal/exit"
+	"github.com/meshrun/meshrun/messages"
+)
+
+// Result is what happened.
+type Result struct {
+	Rows    []*messages.Row
+	Tensors []Tensor // by name
+	Report  map[string]json.RawMessage
+
+	// Failures are the calls that failed and were not expected to, the expectations that were missed, hazards and hangs.
+	Failures []error
+}
+
+// Err joins the failures.
+func (r *Result) Err() error { return errors.Join(r.Failures...) }
+
+// execution is a case under way.
+type execution struct {
+	c       *casefile.Case
+	mesh    *meshrun.Mesh
+	shape   messages.MeshShape
+	names   *names
+	streams []*stream
+}
+
+// Run carries out a case. An error is what kept the case from being begun, or an interruption: there is no result then. Where the mesh
+// could not be opened the result is that row.
+func Run(ctx context.Context, c *casefile.Case) (*Result, error) {
+	if err := checkHost(c); err != nil {
+		return nil, err
+	}
+	mesh, err := meshrun.Open(ctx, config(c))
+	switch {
+	case ctx.Err() != nil:
+		if err == nil {
+			err = mesh.Close(ctx)
+		}
+		return nil, errors.Join(context.Cause(ctx), err)
+	case err != nil:
+		return notOpened(err), nil
+	}
+	r := &execution{c: c, mesh: mesh, shape: mesh.Info().Mesh}
+	out, err := r.run(ctx)
+	// Closing brings every actor to rest: what they have written may be read then.
+	closing := mesh.Close(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.describe(out)
+	if closing != nil {
+		out.Failures = append(out.Failures, closing)
+	}
+	return out, nil
+}
+
+// run does everything that needs the mesh.
+func (r *execution) run(ctx context.Context) (*Result, error) {
+	for _, f := range r.c.Faults {
+		if err := r.mesh.Inject(ctx, f); err != nil {
+			return nil, fmt.Errorf("faults: %w", err)
+		}
+	}
+	r.names = newNames(len(r.c.Streams))
+	setup, err := r.makeTensors(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.runStreams(ctx); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	out := &Result{Tensors: r.snapshot(ctx, setup, r.names.shared)}
+	for _, s := range r.streams {
+		out.Tensors = append(out.Tensors, s.tensors...)
+	}
+	out.Report, err = r.report(ctx)
+	return out, err
+}
+
+// describe puts the rows in order and judges them.
+func (r *execution) describe(out *Result) {
+	out.Rows = r.order(r.mesh.Journal())
+	out.Tensors = listed(out.Tensors, out.Rows)
+	for _, s := range r.streams {
+		if s.panicked != nil {
+			out.Failures = append(out.Failures, s.panicked)
+		}
+		for _, rec := range s.records {
+			if err := rec.judge(); err != nil {
+				out.Failures = append(out.Failures, err)
+			}
+		}
+	}
+	out.Failures = append(out.Failures, observed(out.Report)...)
+}
+
+// config is the mesh that the case wants.
+func config(c *casefile.Case) meshrun.Config {
+	mode := meshrun.Functional
+	if c.Timing {
+		mode = meshrun.Timing
+	}
+	cfg := meshrun.Config{Mesh: c.Mesh, Preset: c.Preset, NumLinks: c.NumLinks, Topology: c.Topology, Policy: c.Policy, Queues: c.Queues,
+		Inflight: c.Limits.Inflight, Queue: c.Limits.Queue, Refuse: c.Refuse, Mode: mode, Seed: c.Seed, GridX: c.GridX, GridY: c.GridY,
+		Lockstep: true, Record: true}
+	set := func(key string, value any, given bool) {
+		if given {
+			cfg.Settings = append(cfg.Settings, meshrun.Option{Key: key, Value: fmt.Sprint(value)})
+		}
+	}
+	set("rounding", c.Rounding, c.Rounding != "")
+	set("dram_bytes", c.Limits.DRAMBytes, c.Limits.DRAMBytes > 0)
+	set("l1_bytes", c.Limits.L1Bytes, c.Limits.L1Bytes > 0)
+	return cfg
+}
+
+// checkHost refuses a functional case whose data the host may not hold, before anything is allocated.
+func checkHost(c *casefile.Case) error {
+	if c.Timing {
+		return nil
+	}
+	m := axis.Mesh{Shape: c.Mesh, NumLinks: max(c.NumLinks, 1), Topology: [2]messages.Topology{messages.Linear, messages.Linear}}
+	for a := range m.Topology {
+		if c.Mesh.Axis(a) > 2 && c.Topology != messages.Linear {
+			m.Topology[a] = messages.Ring // which needs less
+		}
+	}
+	if need := c.HostBytes(m); need > c.Limits.HostBytes {
+		return fmt.Errorf("%w: limits.host_bytes %d: the tensors of this case take %d bytes of the host at least; raise the limit, or use mode timing",
+			meshrun.ErrBudget, c.Limits.HostBytes, need)
+	}
+	return nil
+}
+
+func notOpened(err error) *Result {
+	report := map[string]json.RawMessage{}
+	for key, value := range map[string]string{"hazards": "[]", "hang": "null", "faults": "[]", "stats": "{}", "virtual_ns": "0"} {
+		report[key] = json.RawMessage(value)
+	}
+	return &Result{Rows: []*messages.Row{{Step: "open", Err: err}}, Report: report, Failures: []error{fmt.Errorf("%w: %w", exit.ErrUsage, err)}}
+}
+
+// setupStream makes the case's tensors. What it does is not shown.
+const setupStream = "(case)"
+
+// makeTensors lays the case's tensors over the mesh before the streams start.
+func (r *execution) makeTensors(ctx context.Context) (*meshrun.Stream, error) {
+	s, err := r.mesh.Stream(setupStream)
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.c.Tensors {
+		t := &r.c.Tensors[i]
+		handle, err := upload(ctx, s, r, t.Spec, t.Fill)
+		if err != nil {
+			return nil, fmt.Errorf("tensors.%s: %w", t.Name, err)
+		}
+		r.names.shared[t.Name] = &binding{tensors: []*meshrun.Tensor{handle}}
+	}
+	if len(r.c.Tensors) > 0 {
+		if err := s.Fence(ctx); err != nil {
+			return nil, fmt.Errorf("tensors: %w", err)
+		}
+	}
+	for _, t := range r.c.Tensors {
+		if err := r.names.shared[t.Name].tensors[0].Wait(ctx); err != nil {
+			return nil, fmt.Errorf("tensors.%s: %w", t.Name, err)
+		}
+	}
+	s.Close()
+	return s, nil
+}
+
+// upload makes a tensor of a fill.
+func upload(ctx context.Context, s *meshrun.Stream, r *execution, spec messages.Spec, fill casefile.Fill) (*meshrun.Tensor, error) {
+	if fill.Kind == casefile.FillZeros {
+		return s.Zeros(ctx, spec)
+	}
+	shape, dist := fill.Layout(spec.Shape, r.shape)
+	a := meshrun.Array{Shape: shape, DType: spec.DType, Layout: spec.Layout}
+	if !r.c.Timing {
+		a.Data = fill.Bytes(shape, spec.DType)
+	}
+	return s.Upload(ctx, a, dist)
+}
+
+// runStreams runs each stream in a goroutine of its own; they take turns, in the order of the file.
+func (r *execution) runStreams(ctx context.Context) error {
+	var public []*meshrun.Stream
+	for i := range r.c.Streams {
+		s, err := r.mesh.Stream(r.c.Streams[i].Name)
+		if err != nil {
+			return err
+		}
+		public = append(public, s)
+		r.streams = append(r.streams, newStream(r, s, i))
+	}
+	r.mesh.Together(public...)
+	var done sync.WaitGroup
+	for _, s := range r.streams {
+		done.Go(func() { s.run(ctx) })
+	}
+	done.Wait()
+	return nil
+}

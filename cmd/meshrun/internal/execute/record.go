@@ -1,0 +1,94 @@
+package execute
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/meshrun/meshrun"
+	"github.com/meshrun/meshrun/cmd/meshrun/internal/casefile"
+	"github.com/meshrun/meshrun/cmd/meshrun/internal/exit"
+	"github.com/meshrun/meshrun/messages"
+)
+
+// record is one call and what became of it.
+type record struct {
+	call   *casefile.Call
+	stream string
+	index  int  // in its stream
+	begun  bool // it was reached
+	row    *messages.Row
+
+	results []*meshrun.Tensor // what tells whether it has failed
+	err     error             // how it ended, as far as is known
+}
+
+// step is the call's name in the journal: with its place, so that its row is found again.
+func (r *record) step() string { return fmt.Sprintf("%d %s", r.index, r.call.Name) }
+
+// failed is how the call has ended so far; nil also while it has not ended.
+func (r *record) failed() error {
+	if r.err == nil {
+		for _, t := range r.results {
+			if err := t.Failed(); err != nil {
+				return err
+			}
+		}
+	}
+	return r.err
+}
+
+// expected reports whether an error is the one that the case expects of the call.
+func (r *record) expected(err error) bool {
+	return r.call.Expect != "" && strings.Contains(strings.ToLower(err.Error()), strings.ToLower(r.call.Expect))
+}
+
+// judge returns what is wrong with the way in which the call ended; nil when it is as it should be.
+func (r *record) judge() error {
+	if !r.begun {
+		return nil
+	}
+	err := r.err
+	if err == nil && r.row != nil {
+		err = r.row.Err
+	}
+	where := fmt.Sprintf("%s (stream %s)", r.call.Where, r.stream)
+	switch {
+	case r.call.Expect == "" && err == nil:
+		return nil
+	case r.call.Expect == "":
+		return &CallError{Where: where, Op: r.call.Name, Err: err}
+	case err == nil:
+		return fmt.Errorf("%s: %s: %w: expect.error %q: the call has not failed", where, r.call.Name, exit.ErrExpected, r.call.Expect)
+	case !r.expected(err):
+		// Not %w: a missed expectation is one, whatever the error is.
+		return fmt.Errorf("%s: %s: %w: expect.error %q: the error is: %v", where, r.call.Name, exit.ErrExpected, r.call.Expect, err)
+	}
+	return nil
+}
+
+// CallError is a call of a case that failed.
+type CallError struct {
+	Where string
+	Op    string
+	Err   error
+}
+
+func (e *CallError) Error() string {
+	text := e.Err.Error()
+	if strings.HasPrefix(text, e.Op) {
+		return e.Where + ": " + text
+	}
+	return e.Where + ": " + e.Op + ": " + text
+}
+
+// Unwrap returns the cause.
+func (e *CallError) Unwrap() error { return e.Err }
+
+// ends reports whether a call that ended like this ends its stream.
+func (r *record) ends() bool {
+	err := r.failed()
+	return err != nil && !r.expected(err)
+}
+
+var errNotReached = errors.New("not reached")

@@ -1,0 +1,492 @@
+// The engine: queues of launches, devices that drift apart, stops and hangs, the clock, closing.
+#include "collectives.h"
+
+using namespace meshrun::test;
+
+namespace {
+
+Shape gathered_shape(Shape s, uint32_t dim, uint32_t n) {
+  s.dims[dim] *= n;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("many launches in a queue, with two banks in turn, are exact under skew") {
+  for (const char* config : {"skew_us=300\nseed=1", "skew_us=300\nseed=2", "skew_us=3000\nseed=3", "skew_us=50\nseed=4\nchunk_bytes=32"}) {
+    CAPTURE(config);
+    TestMesh mesh(2, 4, config);
+    const Bank banks[] = {Bank(mesh), Bank(mesh)};
+    const Shape s = shape({1, 1, 6, 16});
+    std::vector<Shards<uint16_t>> inputs;
+    std::vector<mr_handle> outputs;
+    // Gathers and scatters of one pool of semaphores and buffers, all persistent: no start barrier.
+    mr_handle gather_buffers[] = {mesh.alloc(gathered_shape(s, 2, 4)), mesh.alloc(gathered_shape(s, 2, 4))};
+    mr_handle stages[] = {mesh.alloc(gathered_shape(s, 2, 4)), mesh.alloc(gathered_shape(s, 2, 4))};
+    for (uint32_t i = 0; i < 40; ++i) {
+      const auto x = random_floats(8, s, 100 + i, true);
+      inputs.push_back(bf16(x));
+      auto gather = all_gather_op(mesh.upload(s, DType::bfloat16, inputs.back()), 2, 1, true, banks[i % 2], false);
+      gather.output = gather_buffers[i % 2];
+      mesh.enqueue(gather);
+      // Each scatter brings back four times the slice that was gathered.
+      auto scatter = reduce_scatter_op(gather.output, 2, 1, true, banks[i % 2]);
+      scatter.barrier = 0;
+      scatter.intermediate = stages[i % 2];
+      scatter.output = mesh.alloc(s);
+      // The scatter has its own semaphores in the runtime; here it takes the other bank.
+      for (int j = 0; j < 3; ++j) scatter.semaphores[j] = banks[(i + 1) % 2].s[j];
+      mesh.enqueue(scatter);
+      outputs.push_back(scatter.output);
+    }
+    mesh.sync();
+    for (uint32_t i = 0; i < outputs.size(); ++i)
+      for (uint32_t d = 0; d < 8; ++d) {
+        std::vector<float> expected = widened(inputs[i][d]);
+        for (float& v : expected) v *= 4;
+        REQUIRE(widened(mesh.read<uint16_t>(outputs[i], d)) == expected);
+      }
+    for (const Bank& b : banks) CHECK(at_rest(mesh, b));
+  }
+}
+
+TEST_CASE("one bank for launches that follow at once goes wrong, or hangs") {
+  // This is why there are two. On a long line a slice is still on its way to one end when the other end begins the next launch, and
+  // raises semaphores that its neighbours have not cleared yet.
+  int wrong = 0;
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    TestMesh mesh(1, 32, "skew_us=20\nseed=" + std::to_string(seed));
+    const Bank bank(mesh);
+    const Shape s = shape({1, 1, 6, 16});
+    std::vector<uint32_t> line;
+    for (uint32_t d = 0; d < 32; ++d) line.push_back(d);
+    const mr_handle buffer = mesh.alloc(gathered_shape(s, 2, 32));
+    Shards<uint16_t> last;
+    for (uint32_t i = 0; i < 20; ++i) {
+      last = random_shards<uint16_t>(32, s, i);
+      auto op = all_gather_op(mesh.upload(s, DType::bfloat16, last), 2, 1, false, bank, false);
+      op.output = buffer;
+      mesh.enqueue(op);
+    }
+    const Answer a = mesh.fence();
+    if (a.code != MR_OK) {
+      CHECK(a.code == MR_TIMEOUT);
+      ++wrong;
+      continue;
+    }
+    for (uint32_t d = 0; d < 32; ++d)
+      if (mesh.read<uint16_t>(buffer, d) != gathered(last, line, s, 2)) {
+        ++wrong;
+        break;
+      }
+  }
+  CHECK(wrong > 0);
+}
+
+TEST_CASE("a device that lags is waited for") {
+  TestMesh mesh(1, 4, "clock=lockstep");
+  CHECK(mesh.fault("device 0,2 delay 5ms").code == MR_OK);
+  const Bank bank(mesh);
+  const Shape s = shape({1, 1, 32, 64});
+  const auto x = random_shards<uint16_t>(4, s, 1);
+  auto op = all_gather_op(mesh.upload(s, DType::bfloat16, x), 3, 1, true, bank);
+  mesh.enqueue(op);
+  mesh.sync();
+  for (uint32_t d = 0; d < 4; ++d) CHECK(mesh.read<uint16_t>(op.output, d) == gathered(x, {0, 1, 2, 3}, s, 3));
+  mr_launch_profile p{};
+  p.size = sizeof p;
+  mr_error e = fresh_error();
+  REQUIRE(extension().launch_profile(mesh.handle(), mesh.last_launch(), &p, &e) == MR_OK);
+  CHECK(p.retired == 1);
+  CHECK(p.end_ns - p.start_ns > 5'000'000);
+  CHECK(p.end_ns - p.start_ns < 6'000'000);
+}
+
+TEST_CASE("a stopped device: its line hangs with a report, the other goes on") {
+  for (const char* config : {"", "clock=lockstep"}) {
+    CAPTURE(config);
+    TestMesh mesh(2, 4, config);
+    CHECK(mesh.fault(" device  1,2 stop at  launch 3").code == MR_OK);
+    const Bank banks[] = {Bank(mesh), Bank(mesh)};
+    mr_error e = fresh_error();
+    extension().name(mesh.handle(), banks[0].s[0], "ag[1].bank0.0", &e);
+    extension().name(mesh.handle(), banks[0].s[3], "barrier[1].bank0", &e);
+    const Shape s = shape({1, 1, 32, 64});
+    const auto x = random_shards<uint16_t>(8, s, 1);
+    const mr_handle input = mesh.upload(s, DType::bfloat16, x);
+    for (int i = 0; i < 4; ++i) {
+      auto op = all_gather_op(input, 3, 1, true, banks[i % 2]);
+      mesh.enqueue(op);
+    }
+    const Answer a = mesh.fence();
+    CHECK(a.code == MR_TIMEOUT);
+    CHECK_MESSAGE(a.says("device 1,2 never entered launch 3 (all_gather)"), a.text);
+    CHECK(a.says("barrier[1].bank0"));
+    const std::string report = mesh.report();
+    CHECK_MESSAGE(report.find("\"class\":\"never_entered\",\"device\":[1,2]") != std::string::npos, report);
+    CHECK(report.find("\"owed_by\":[[1,2]]") != std::string::npos);
+    // Three devices of the line wait; the other line has done all four launches.
+    CHECK_MESSAGE(report.find("\"retired_per_device\":[4,4,4,4,2,2,2,2]") != std::string::npos, report);
+    CHECK(report.find("\"faults\":[\"device 1,2 stop at launch 3\"]") != std::string::npos);
+    // From here on the mesh is lost, and says why.
+    const mr_tensor_spec wanted = spec(s);
+    mr_handle h = 0;
+    CHECK(driver().tensor_alloc(mesh.handle(), &wanted, &h, &e) == MR_DEVICE_LOST);
+    CHECK(std::string(e.message).find("never entered launch 3") != std::string::npos);
+    CHECK(mesh.close().code == MR_OK);
+  }
+}
+
+TEST_CASE("a stopped device without peers that wait is a hang too; what came before is done") {
+  TestMesh mesh(1, 2);
+  CHECK(mesh.fault("device 0,1 stop at launch 2").code == MR_OK);
+  const mr_handle x = mesh.upload(shape({1, 1, 4, 4}), DType::float32, random_floats(2, shape({1, 1, 4, 4}), 1, false));
+  auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+  op.input = x;
+  op.kind = MR_ACT_RELU;
+  mesh.enqueue(op);
+  const mr_handle first = mesh.record();
+  auto next = op;
+  next.output = 0;
+  mesh.enqueue(next);
+  const Answer a = mesh.fence();
+  CHECK(a.code == MR_TIMEOUT);
+  CHECK_MESSAGE(a.says("device 0,1 never entered launch 2 (activation)"), a.text);
+  bool done = false;
+  CHECK(mesh.query(first, done).code == MR_DEVICE_LOST);
+}
+
+TEST_CASE("an event that was done before the hang is done") {
+  TestMesh mesh(1, 2);
+  CHECK(mesh.fault("device 0,1 stop at launch 2").code == MR_OK);
+  const mr_handle x = mesh.alloc(spec(shape({1, 1, 4, 4}), DType::float32));
+  auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+  op.input = x;
+  op.kind = MR_ACT_RELU;
+  mesh.enqueue(op);
+  const mr_handle first = mesh.record();
+  auto next = op;
+  next.output = 0;
+  mesh.enqueue(next);
+  bool done = false;
+  while (!done) REQUIRE(mesh.query(first, done).code == MR_OK);
+  CHECK(mesh.fence().code == MR_TIMEOUT);
+}
+
+TEST_CASE("faults are read strictly") {
+  TestMesh mesh(2, 4);
+  const struct {
+    const char* text;
+    int32_t code;
+    const char* says;
+  } cases[] = {
+      {"device 1,2 stop at launch 20", MR_OK, ""},
+      {"device 0,0 delay 40us", MR_OK, ""},
+      {"device 0,0 delay 5ms at launch 7", MR_OK, ""},
+      {"device 2,0 stop at launch 1", MR_INVALID_ARGUMENT, "outside the mesh of 2x4"},
+      {"device 1 stop at launch 1", MR_INVALID_ARGUMENT, "is no device"},
+      {"device 1,2 stop", MR_INVALID_ARGUMENT, "ends where at should stand"},
+      {"device 1,2 stop at launch 0", MR_INVALID_ARGUMENT, "whole number from 1"},
+      {"device 1,2 stop at launch x", MR_INVALID_ARGUMENT, "whole number from 1"},
+      {"device 1,2 stop at launch 1 now", MR_INVALID_ARGUMENT, "\"now\" stands behind the end"},
+      {"device 1,2 delay 5", MR_INVALID_ARGUMENT, "no duration"},
+      {"device 1,2 delay ms", MR_INVALID_ARGUMENT, "no duration"},
+      {"device 1,2 sleep 5ms", MR_INVALID_ARGUMENT, "stands where delay or stop should"},
+      {"", MR_INVALID_ARGUMENT, "ends where a fault should stand"},
+      {"devise 1,2 stop at launch 1", MR_INVALID_ARGUMENT, "unknown kind"},
+      {"device 1,2 swap launch 3 and 4", MR_UNSUPPORTED, "not supported yet"},
+      {"link 0,0-0,1 down", MR_UNSUPPORTED, "not supported yet"},
+      {"increment drop #3 on ag[1].bank0.0", MR_UNSUPPORTED, "not supported yet"},
+  };
+  for (const auto& c : cases) {
+    const Answer a = mesh.fault(c.text);
+    CAPTURE(c.text);
+    CHECK(a.code == c.code);
+    CHECK_MESSAGE(a.says(c.says), a.text);
+  }
+}
+
+TEST_CASE("two queues: events order them, device by device") {
+  TestMesh mesh(1, 4, "", 2);
+  const Bank a(mesh), b(mesh);
+  const Shape s = shape({1, 1, 8, 8});
+  auto x = random_shards<uint16_t>(4, s, 1);
+  for (int round = 0; round < 20; ++round) {
+    const mr_handle input = mesh.upload(s, DType::bfloat16, x);
+    auto first = all_gather_op(input, 2, 1, true, a);
+    first.h.queue = 0;
+    mesh.enqueue(first);
+    const mr_handle event = mesh.record(0);
+    mr_error e = fresh_error();
+    REQUIRE(driver().event_wait_on(mesh.handle(), 1, event, &e) == MR_OK);
+    auto second = all_gather_op(first.output, 3, 1, true, b);
+    second.h.queue = 1;
+    mesh.enqueue(second);
+    mesh.sync(1);
+    const Shape g = gathered_shape(s, 2, 4);
+    const Shards<uint16_t> once(4, gathered(x, {0, 1, 2, 3}, s, 2));
+    for (uint32_t d = 0; d < 4; ++d) CHECK(mesh.read<uint16_t>(second.output, d) == gathered(once, {0, 1, 2, 3}, g, 3));
+    mesh.free_event(event);
+    x[round % 4][0] = static_cast<uint16_t>(x[round % 4][0] + 1);
+  }
+}
+
+TEST_CASE("a launch that waits for a semaphore does not hold the cores") {
+  TestMesh mesh(1, 2, "clock=lockstep", 2);
+  CHECK(mesh.fault("device 0,1 delay 50ms at launch 1").code == MR_OK);
+  const Bank bank(mesh);
+  const Shape s = shape({1, 1, 32, 32});
+  const mr_handle x = mesh.upload(s, DType::bfloat16, random_shards<uint16_t>(2, s, 1));
+  auto gather = all_gather_op(x, 3, 1, false, bank);
+  mesh.enqueue(gather);
+  auto relu = make_op<mr_activation>(MR_OP_ACTIVATION, 1);
+  relu.input = x;
+  relu.kind = MR_ACT_RELU;
+  mesh.enqueue(relu);
+  mesh.sync(1);
+  uint64_t now = 0;
+  mr_error e = fresh_error();
+  REQUIRE(extension().clock_now(mesh.handle(), &now, &e) == MR_OK);
+  CHECK(now < 10'000'000);  // long before the late device begins its gather
+  mesh.sync(0);
+  REQUIRE(extension().clock_now(mesh.handle(), &now, &e) == MR_OK);
+  CHECK(now > 50'000'000);
+}
+
+TEST_CASE("lockstep: times are a function of the calls, real time does not matter") {
+  const auto run = [](int seed) {
+    TestMesh mesh(2, 4, "clock=lockstep\nskew_us=70\nthreads=3\nseed=" + std::to_string(seed));
+    const Bank banks[] = {Bank(mesh), Bank(mesh)};
+    const Shape s = shape({1, 1, 33, 64});
+    const mr_handle x = mesh.upload(s, DType::bfloat16, random_shards<uint16_t>(8, s, 1));
+    std::vector<uint64_t> times;
+    mr_error e = fresh_error();
+    for (int i = 0; i < 10; ++i) {
+      auto op = all_gather_op(x, 3, 1, true, banks[i % 2]);
+      mesh.enqueue(op);
+      auto relu = make_op<mr_activation>(MR_OP_ACTIVATION);
+      relu.input = op.output;
+      relu.kind = MR_ACT_RELU;
+      mesh.enqueue(relu);
+      if (i % 3 == 2) mesh.sync();
+      uint64_t now = 0;
+      extension().clock_now(mesh.handle(), &now, &e);
+      times.push_back(now);
+    }
+    mesh.sync();
+    for (uint64_t n = 1; n <= mesh.last_launch(); ++n) {
+      mr_launch_profile p{};
+      p.size = sizeof p;
+      REQUIRE(extension().launch_profile(mesh.handle(), n, &p, &e) == MR_OK);
+      CHECK(p.retired == 1);
+      times.push_back(p.start_ns);
+      times.push_back(p.end_ns);
+    }
+    return times;
+  };
+  const auto first = run(1);
+  for (int i = 0; i < 5; ++i) CHECK(run(1) == first);
+  CHECK(run(2) != first);
+}
+
+TEST_CASE("lockstep: the clock stands still outside of advance, and stops where it is told") {
+  TestMesh mesh(1, 2, "clock=lockstep");
+  mr_error e = fresh_error();
+  const auto now = [&] {
+    uint64_t t = 0;
+    extension().clock_now(mesh.handle(), &t, &e);
+    return t;
+  };
+  const auto advance = [&](uint64_t until) {
+    int32_t state = -1;
+    do REQUIRE(extension().clock_advance(mesh.handle(), until, 1000, &state, &e) == MR_OK);
+    while (state == MR_CLOCK_BUSY);
+    return state;
+  };
+  CHECK(now() == 0);
+  CHECK(advance(UINT64_MAX) == MR_CLOCK_IDLE);
+  CHECK(now() == 0);
+  CHECK(advance(1000) == MR_CLOCK_PROGRESS);  // nothing to do, but time goes by for whoever sleeps
+  CHECK(now() == 1000);
+  const mr_handle x = mesh.upload(shape({1, 1, 32, 32}), DType::bfloat16, random_shards<uint16_t>(2, shape({1, 1, 32, 32}), 1));
+  auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+  op.input = x;
+  op.kind = MR_ACT_RELU;
+  mesh.enqueue(op);
+  const uint64_t enqueued = now();
+  CHECK(enqueued > 1000);  // the host has spent its time on the launch
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(now() == enqueued);
+  const mr_handle event = mesh.record();
+  bool done = true;
+  CHECK(mesh.query(event, done).code == MR_OK);
+  CHECK(!done);
+  CHECK(advance(enqueued + 10) == MR_CLOCK_PROGRESS);
+  CHECK(now() == enqueued + 10);
+  CHECK(mesh.query(event, done).code == MR_OK);
+  CHECK(!done);
+  CHECK(advance(UINT64_MAX) == MR_CLOCK_PROGRESS);
+  CHECK(advance(UINT64_MAX) == MR_CLOCK_PROGRESS);  // still not looked at
+  const uint64_t at = now();
+  CHECK(mesh.query(event, done).code == MR_OK);
+  CHECK(done);
+  CHECK(advance(UINT64_MAX) == MR_CLOCK_IDLE);
+  CHECK(now() == at);
+}
+
+TEST_CASE("free clock: clock_advance is refused") {
+  TestMesh mesh(1, 2);
+  mr_error e = fresh_error();
+  int32_t state = 0;
+  CHECK(extension().clock_advance(mesh.handle(), 0, 0, &state, &e) == MR_UNSUPPORTED);
+}
+
+TEST_CASE("close with work in flight returns soon") {
+  for (const char* config : {"", "clock=lockstep", "threads=1", "threads=4"}) {
+    CAPTURE(config);
+    TestMesh mesh(1, 4, config);
+    const Bank bank(mesh);
+    const Shape s = shape({1, 1, 1024, 1024});
+    const mr_handle x = mesh.alloc(spec(s)), w = mesh.alloc(spec(shape({1024, 1024})));
+    for (int i = 0; i < 20; ++i) {
+      auto op = make_op<mr_matmul>(MR_OP_MATMUL);
+      op.input = x;
+      op.weight = w;
+      op.dtype = MR_BFLOAT16;
+      mesh.enqueue(op);
+      auto gather = all_gather_op(op.output, 3, 1, true, bank);
+      mesh.enqueue(gather);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(mesh.close().code == MR_OK);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  }
+}
+
+TEST_CASE("open and close, again and again, also two at a time") {
+  for (int i = 0; i < 30; ++i) {
+    TestMesh a(1, 2), b(2, 1);
+    a.alloc(shape({1, 1, 32, 32}));
+  }
+}
+
+TEST_CASE("a freed tensor's memory lives until the launches that use it are done") {
+  TestMesh mesh(1, 4);
+  const Bank banks[] = {Bank(mesh), Bank(mesh)};
+  const Shape s = shape({1, 1, 16, 16});
+  std::vector<Shards<uint16_t>> inputs;
+  std::vector<mr_handle> outputs;
+  for (uint32_t i = 0; i < 50; ++i) {
+    inputs.push_back(random_shards<uint16_t>(4, s, i));
+    const mr_handle x = mesh.upload(s, DType::bfloat16, inputs.back());
+    auto op = all_gather_op(x, 2, 1, true, banks[i % 2]);
+    mesh.enqueue(op);
+    mesh.free_tensor(x);  // the next upload may get its memory
+    outputs.push_back(op.output);
+  }
+  mesh.sync();
+  for (uint32_t i = 0; i < 50; ++i)
+    for (uint32_t d = 0; d < 4; ++d) CHECK(mesh.read<uint16_t>(outputs[i], d) == gathered(inputs[i], {0, 1, 2, 3}, s, 2));
+}
+
+TEST_CASE("a write to a tensor in use waits its turn in the queue") {
+  TestMesh mesh(1, 2);
+  const Shape s = shape({1, 1, 64, 64});
+  const auto first = random_floats(2, s, 1, false), second = random_floats(2, s, 2, false);
+  const mr_handle x = mesh.upload(s, DType::float32, first);
+  auto op = make_op<mr_binary>(MR_OP_BINARY);
+  op.a = x;
+  op.h.present = MR_HAS_SCALAR;
+  op.scalar = 1;
+  op.kind = MR_BINARY_MUL;
+  std::vector<mr_handle> before, after;
+  for (int i = 0; i < 20; ++i) {
+    op.output = 0;
+    mesh.enqueue(op);
+    before.push_back(op.output);
+  }
+  mesh.write(x, s, second);
+  for (int i = 0; i < 20; ++i) {
+    op.output = 0;
+    mesh.enqueue(op);
+    after.push_back(op.output);
+  }
+  mesh.sync();
+  for (uint32_t d = 0; d < 2; ++d)
+    for (int i = 0; i < 20; ++i) {
+      CHECK(mesh.read<float>(before[i], d) == first[d]);
+      CHECK(mesh.read<float>(after[i], d) == second[d]);
+    }
+}
+
+TEST_CASE("reading what is still to be written is refused, not torn") {
+  TestMesh mesh(1, 2, "clock=lockstep");
+  const Shape s = shape({1, 1, 4, 4});
+  auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+  op.input = mesh.alloc(spec(s, DType::float32));
+  op.kind = MR_ACT_RELU;
+  mesh.enqueue(op);
+  float data[16];
+  mr_error e = fresh_error();
+  CHECK(driver().tensor_read(mesh.handle(), op.output, 0, 0, data, sizeof data, &e) == MR_REJECTED);
+  CHECK(std::string(e.message).find("still to be written") != std::string::npos);
+  mesh.sync();
+  CHECK(driver().tensor_read(mesh.handle(), op.output, 0, 0, data, sizeof data, &e) == MR_OK);
+}
+
+TEST_CASE("timing mode: the same launches without data, in few events") {
+  const auto run = [](const char* config, bool data) {
+    TestMesh mesh(4, 8, std::string("clock=lockstep\npreset=bh-galaxy-4x8\n") + config);
+    const Bank banks[] = {Bank(mesh), Bank(mesh)};
+    const Shape s = shape({1, 1, 256, 640});
+    const mr_handle x = mesh.alloc(s);
+    if (data) mesh.write(x, s, random_shards<uint16_t>(32, s, 1));
+    for (int i = 0; i < 4; ++i) {
+      auto op = all_gather_op(x, 3, 1, true, banks[i % 2], true, 2);
+      mesh.enqueue(op);
+      auto scatter = reduce_scatter_op(op.output, 3, 1, true, banks[(i + 1) % 2], 2);
+      mesh.enqueue(scatter);
+    }
+    mesh.sync();
+    mr_launch_profile p{};
+    p.size = sizeof p;
+    mr_error e = fresh_error();
+    std::vector<double> spans;
+    for (uint64_t n = 1; n <= mesh.last_launch(); ++n) {
+      extension().launch_profile(mesh.handle(), n, &p, &e);
+      spans.push_back(static_cast<double>(p.end_ns - p.start_ns));
+    }
+    const std::string report = mesh.report();
+    const size_t at = report.find("\"events\":");
+    return std::pair(spans, std::stoul(report.substr(at + 9)));
+  };
+  const auto functional = run("", true), timing = run("mode=timing", false);
+  REQUIRE(functional.first.size() == timing.first.size());
+  for (size_t i = 0; i < timing.first.size(); ++i) {
+    CAPTURE(i);
+    CHECK(timing.first[i] / functional.first[i] == doctest::Approx(1).epsilon(0.1));
+  }
+  CHECK(timing.second < 8 * 32 * 80);  // launches x devices x (barrier + steps x links x ways)
+}
+
+TEST_CASE("timing mode: reading is refused, models larger than the host are not") {
+  TestMesh mesh(4, 8, "mode=timing\ndram_bytes=34359738368");
+  const mr_handle x = mesh.alloc(shape({1, 1, 65536, 65536}));  // 8 GiB on each of 32 devices
+  mr_error e = fresh_error();
+  CHECK(driver().tensor_read(mesh.handle(), x, 0, 0, nullptr, uint64_t{65536} * 65536 * 2, &e) == MR_UNSUPPORTED);
+}
+
+TEST_CASE("a launch whose work throws is reported, and poisons nothing else") {
+  TestMesh mesh(1, 2);
+  const Shape s = shape({1, 1, 4, 4});
+  auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+  op.input = mesh.upload(s, DType::float32, random_floats(2, s, 1, false));
+  op.kind = MR_ACT_RELU;
+  mesh.enqueue(op);
+  mesh.sync();
+  uint64_t launch = 1;
+  mr_error failure = fresh_error(), e = fresh_error();
+  CHECK(driver().failure_next(mesh.handle(), &launch, &failure, &e) == MR_OK);
+  CHECK(launch == 0);
+}
