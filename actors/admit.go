@@ -60,9 +60,8 @@ func (d *device) want(t *task, wants *[2]*acquire) {
 		t.missing++
 	}
 	for i := range p.NumBuffers {
-		n := &p.Buffers[i]
 		l := lease{ticket: t.ticket, need: uint8(firstBuffer + i)}
-		d.bufs = append(d.bufs, bufferAction{lease: l, key: n.Key, parts: n.Parts})
+		d.bufs = append(d.bufs, bufferAction{lease: l, want: &p.Buffers[i]})
 		t.missing++
 		kept := false
 		for o := range p.NumOutputs {
@@ -158,7 +157,7 @@ func (d *device) granted(m *granted) {
 
 // giveBack returns a buffer's bank to its pool.
 func (d *device) giveBack(l lease) {
-	d.bufs = append(d.bufs, bufferAction{lease: l, back: true})
+	d.bufs = append(d.bufs, bufferAction{lease: l})
 }
 
 func (d *device) flushBuffers() {

@@ -66,11 +66,11 @@ func (a *buffersActor) Receive(ctx actor.Context) {
 		out := &granted{pool: a.index}
 		for i := range m.actions {
 			b := &m.actions[i]
-			if b.back {
+			if b.want == nil {
 				a.pools.Return(b.id())
 				continue
 			}
-			slot, made := a.pools.Acquire(b.id(), b.key, b.parts)
+			slot, made := a.pools.Acquire(b.id(), b.want.Key, b.want.Parts)
 			b.slot = int32(slot)
 			out.leases = append(out.leases, b.lease)
 			out.made = append(out.made, made...)

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/devicecgo"
 	"github.com/meshrun/meshrun/messages"
 	"github.com/meshrun/meshrun/pools"
@@ -49,12 +50,10 @@ type granted struct {
 // id names the grant of a buffer: no two tasks have one ticket.
 func (l lease) id() pools.Lease { return pools.Lease(l.ticket<<8 | uint64(l.need)) }
 
-// bufferAction is a buffer wanted, or one given back. Actions stand in ticket order.
+// bufferAction is a buffer wanted, or one given back (no need). Actions stand in ticket order.
 type bufferAction struct {
 	lease
-	key   messages.BufferKey
-	parts []messages.Part
-	back  bool
+	want *axis.BufferNeed
 }
 
 // takeBuffers: device actor to buffers actor; answered by granted.

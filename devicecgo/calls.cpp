@@ -119,7 +119,10 @@ int32_t mr_event_query(mr_ref* r, mr_handle e, mr_event_status* s) { return call
 int32_t mr_event_wait_on(mr_ref* r, uint32_t q, mr_handle e) { return call(r, r->driver->event_wait_on, q, e); }
 int32_t mr_event_free(mr_ref* r, mr_handle e) { return call(r, r->driver->event_free, &e, 1u); }
 int32_t mr_enqueue(mr_ref* r, void* op) { return call(r, r->driver->enqueue, op); }
-int32_t mr_failure_next(mr_ref* r, uint64_t* launch, mr_error* failure) { return call(r, r->driver->failure_next, launch, failure); }
+int32_t mr_failure_next(mr_ref* r, uint64_t* launch) {
+  r->failure.size = sizeof(mr_error);
+  return call(r, r->driver->failure_next, launch, &r->failure);
+}
 
 int32_t mr_clock_now(mr_ref* r, uint64_t* ns) { return call(r, EXTENSION(r, clock_now), ns); }
 int32_t mr_clock_advance(mr_ref* r, uint64_t until, uint32_t wait_us, int32_t* state) {

@@ -16,6 +16,7 @@ typedef struct mr_ref {
   mr_handle mesh;    /* 0 = not open */
   const char* owner; /* NULL: any thread */
   mr_error error;    /* of the last call; belongs to the owner */
+  mr_error failure;  /* of the launch that failure_next returned last */
 } mr_ref;
 
 int mr_foreign(const mr_ref* r); /* is this another thread than the owner's? */
@@ -41,7 +42,7 @@ int32_t mr_event_query(mr_ref* r, mr_handle e, mr_event_status* s);
 int32_t mr_event_wait_on(mr_ref* r, uint32_t q, mr_handle e);
 int32_t mr_event_free(mr_ref* r, mr_handle e);
 int32_t mr_enqueue(mr_ref* r, void* op);
-int32_t mr_failure_next(mr_ref* r, uint64_t* launch, mr_error* failure);
+int32_t mr_failure_next(mr_ref* r, uint64_t* launch);
 
 int32_t mr_clock_now(mr_ref* r, uint64_t* ns);
 int32_t mr_clock_advance(mr_ref* r, uint64_t until, uint32_t wait_us, int32_t* state);

@@ -248,11 +248,10 @@ func (m *Mesh) Launch(args Args) error {
 func (m *Mesh) NextFailure() (uint64, error, error) { //nolint:staticcheck // two errors: the failure found, and that of the call
 	defer m.lock()()
 	var launch C.uint64_t
-	failure := C.mr_error{size: C.sizeof_mr_error}
-	if err := m.check("failure_next", C.mr_failure_next(m.ref, &launch, &failure)); err != nil || launch == 0 {
+	if err := m.check("failure_next", C.mr_failure_next(m.ref, &launch)); err != nil || launch == 0 {
 		return 0, nil, err
 	}
-	return uint64(launch), toError("launch", int(failure.code), C.GoString(C.mr_text(&failure))), nil
+	return uint64(launch), toError("launch", int(m.ref.failure.code), C.GoString(C.mr_text(&m.ref.failure))), nil
 }
 
 // Close implements Device.

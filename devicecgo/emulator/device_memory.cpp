@@ -26,9 +26,9 @@ void Storage::zero() {
   if (block_ && !block_.fresh()) fill(0);
 }
 
-void DeviceMemory::reserve(const Spec& spec, const char* what) {
+void DeviceMemory::check(const Spec& spec, const char* what) const {
   if (spec.memory == MR_L1) {
-    reserve_l1(spec.l1_bytes_per_core(cores_), (std::string(what) + ' ' + text(spec)).c_str());
+    check_l1(spec.l1_bytes_per_core(cores_), (std::string(what) + ' ' + text(spec)).c_str());
     return;
   }
   const uint64_t bytes = spec.device_bytes();
@@ -36,7 +36,15 @@ void DeviceMemory::reserve(const Spec& spec, const char* what) {
     throw error(MR_OUT_OF_MEMORY, "out of memory: %s %s needs %llu bytes of DRAM on every device; %llu of %llu are live, %llu free", what,
                 text(spec).c_str(), static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(dram_live_),
                 static_cast<unsigned long long>(dram_bytes_), static_cast<unsigned long long>(dram_bytes_ - dram_live_));
-  dram_live_ += bytes;
+}
+
+void DeviceMemory::reserve(const Spec& spec, const char* what) {
+  check(spec, what);
+  if (spec.memory == MR_L1) {
+    take_l1(spec.l1_bytes_per_core(cores_));
+    return;
+  }
+  dram_live_ += spec.device_bytes();
   dram_peak_ = std::max(dram_peak_, dram_live_);
 }
 
@@ -49,16 +57,21 @@ void DeviceMemory::release(const Spec& spec) {
 }
 
 void DeviceMemory::reserve_semaphores(uint32_t count) {
-  reserve_l1(uint64_t{count} * 4, format("%u semaphore%s", count, count == 1 ? "" : "s").c_str());
+  const uint64_t bytes = uint64_t{count} * 4;
+  check_l1(bytes, format("%u semaphore%s", count, count == 1 ? "" : "s").c_str());
+  take_l1(bytes);
 }
 
 void DeviceMemory::release_semaphores(uint32_t count) { l1_live_ -= uint64_t{count} * 4; }
 
-void DeviceMemory::reserve_l1(uint64_t bytes, const char* what) {
+void DeviceMemory::check_l1(uint64_t bytes, const char* what) const {
   if (bytes > l1_bytes_ - l1_live_)
     throw error(MR_OUT_OF_MEMORY, "out of memory: %s needs %llu bytes of L1 on every core; %llu of %llu are live, %llu free", what,
                 static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(l1_live_),
                 static_cast<unsigned long long>(l1_bytes_), static_cast<unsigned long long>(l1_bytes_ - l1_live_));
+}
+
+void DeviceMemory::take_l1(uint64_t bytes) {
   l1_live_ += bytes;
   l1_peak_ = std::max(l1_peak_, l1_live_);
 }

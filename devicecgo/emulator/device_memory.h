@@ -52,7 +52,8 @@ class DeviceMemory {
  public:
   DeviceMemory(uint64_t dram_bytes, uint64_t l1_bytes, uint32_t cores) : dram_bytes_(dram_bytes), l1_bytes_(l1_bytes), cores_(cores) {}
 
-  void reserve(const Spec& spec, const char* what);  // throws MR_OUT_OF_MEMORY
+  void check(const Spec& spec, const char* what) const;  // throws MR_OUT_OF_MEMORY
+  void reserve(const Spec& spec, const char* what);      // the same
   void release(const Spec& spec);
   // Semaphores take 4 bytes on every core, from the top of L1 down.
   void reserve_semaphores(uint32_t count);
@@ -64,7 +65,8 @@ class DeviceMemory {
   uint64_t l1_peak() const { return l1_peak_; }
 
  private:
-  void reserve_l1(uint64_t bytes, const char* what);
+  void check_l1(uint64_t bytes, const char* what) const;
+  void take_l1(uint64_t bytes);
 
   uint64_t dram_bytes_, l1_bytes_;
   uint32_t cores_;

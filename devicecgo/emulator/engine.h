@@ -135,8 +135,7 @@ class Engine {
   };
 
   void main();
-  void accept();
-  void accept_launch(std::unique_ptr<Launch> launch);
+  bool accept(std::unique_lock<std::mutex>& lock);
   bool open_for(uint64_t ns) const;
   bool may_step() const;
   void step();

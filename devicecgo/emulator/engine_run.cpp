@@ -24,7 +24,7 @@ uint64_t splitmix64(uint64_t x) {
 void Engine::main() {
   std::unique_lock lock(monitor_.mutex);
   while (!monitor_.stop.load(std::memory_order_relaxed)) {
-    accept();
+    if (accept(lock)) continue;
     flow_.reclaim(lock);
     if (recycle(lock)) continue;
     if (may_step() && !flow_.full()) {
@@ -65,10 +65,23 @@ void Engine::main() {
 
 // ---- what the host has handed in ------------------------------------------------------------------------------------------
 
-void Engine::accept() {
+// True when the lock was given up meanwhile.
+bool Engine::accept(std::unique_lock<std::mutex>& lock) {
   if (active_faults_.size() != faults_.size()) active_faults_ = faults_;
-  for (auto& launch : incoming_) accept_launch(std::move(launch));
-  incoming_.clear();
+  if (!incoming_.empty()) {
+    for (auto& launch : incoming_) {
+      if (!config_.lockstep) launch->enqueued_ns = now_;
+      for (uint32_t d = 0; d < devices_.size(); ++d) launch->contexts[d].enter(*this, *launch, d);
+      tails_[launch->queue].open.push_back(launch.get());
+      queues_[launch->queue].commands.push_back(std::move(launch));
+    }
+    incoming_.clear();
+    lock.unlock();
+    for (uint32_t q = 0; q < config_.queues; ++q)
+      for (uint32_t d = 0; d < devices_.size(); ++d) pump(d, q);
+    lock.lock();
+    return true;
+  }
   if (resetting_) {
     for (const SemaphoreRef& s : reset_) {
       s->set(reset_value_);
@@ -92,16 +105,7 @@ void Engine::accept() {
       if (queues_[q].retired >= queues_[q].wake_position) reached_ = true;
     }
   }
-}
-
-void Engine::accept_launch(std::unique_ptr<Launch> incoming) {
-  Launch& launch = *incoming;
-  const uint32_t q = launch.queue;
-  if (!config_.lockstep) launch.enqueued_ns = now_;
-  for (uint32_t d = 0; d < devices_.size(); ++d) launch.contexts[d].enter(*this, launch, d);
-  queues_[q].commands.push_back(std::move(incoming));
-  tails_[q].open.push_back(&launch);
-  for (uint32_t d = 0; d < devices_.size(); ++d) pump(d, q);
+  return false;
 }
 
 // Gives back launches that are done. When there were any, the lock was given up meanwhile, and all must be looked at anew.

@@ -75,9 +75,15 @@ std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool
   return storage;
 }
 
-void Mesh::check_room(const Spec& spec, const char* what) {
-  memory_.reserve(spec, what);
-  memory_.release(spec);
+void Mesh::pass_through(const std::vector<Spec>& specs, const char* what) {
+  size_t taken = 0;
+  try {
+    for (; taken < specs.size(); ++taken) memory_.reserve(specs[taken], what);
+  } catch (...) {
+    while (taken-- != 0) memory_.release(specs[taken]);
+    throw;
+  }
+  for (const Spec& s : specs) memory_.release(s);
 }
 
 mr_handle Mesh::add_tensor(std::shared_ptr<Storage> storage, const Spec& spec) {

@@ -63,7 +63,8 @@ class Mesh {
   std::shared_ptr<Storage> allocate(const Spec& spec, const char* what, bool zeroed);  // reserved in the accounts
   void release(const Spec& spec) { memory_.release(spec); }
   mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
-  void check_room(const Spec& spec, const char* what);  // that so much is free now
+  void check_room(const Spec& spec, const char* what) const { memory_.check(spec, what); }  // that so much is free now
+  void pass_through(const std::vector<Spec>& specs, const char* what);                       // takes so much and gives it back
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:

@@ -23,6 +23,7 @@ Request::~Request() {
 }
 
 void Request::commit() {
+  mesh_.pass_through(scratch_, op_);
   for (Made& m : made_) *m.handle = mesh_.add_tensor(std::move(m.storage), m.spec);
   made_.clear();
 }
@@ -68,8 +69,9 @@ Operand Request::output(const char* field, mr_handle& handle, const Spec& wanted
 }
 
 Operand Request::scratch(const char* field, const Spec& spec) {
-  // Counted only for the check: the host gives a launch's scratch back when it has enqueued it, since the queue is in order.
+  // The host gives a launch's scratch back when it has enqueued it, since the queue is in order: it counts at that moment only.
   mesh_.check_room(spec, where(field).c_str());
+  scratch_.push_back(spec);
   Engine& engine = mesh_.engine();
   return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
 }

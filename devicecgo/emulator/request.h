@@ -77,6 +77,7 @@ class Request {
   const char* op_;
   const mr_op_header& header_;
   std::vector<Made> made_;
+  std::vector<Spec> scratch_;
 };
 
 }  // namespace meshrun::emu

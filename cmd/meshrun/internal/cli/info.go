@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -182,7 +183,7 @@ func (s *State) writeMesh(m meshInfo) error {
 	t = s.table()
 	t.AppendHeader(table.Row{"axis", "length", "links per edge", "wrap link", "topology"})
 	for _, a := range m.Axes {
-		t.AppendRow(table.Row{a.Axis, a.Length, a.Links, yesNo(a.Wrap), a.Topology})
+		t.AppendRow(table.Row{a.Axis, a.Length, a.Links, strconv.FormatBool(a.Wrap), a.Topology})
 	}
 	t.Render()
 	t = s.table()
@@ -216,8 +217,8 @@ func bytes(n int64) string {
 		size int64
 		name string
 	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if n >= u.size {
-			return strings.TrimSuffix(fmt.Sprintf("%.1f", float64(n)/float64(u.size)), ".0") + " " + u.name
+		if n >= u.size && n%u.size == 0 {
+			return fmt.Sprintf("%d %s", n/u.size, u.name)
 		}
 	}
 	return fmt.Sprintf("%d B", n)
