@@ -48,9 +48,13 @@ func (a *admission) take(ready func(*task) bool) *task {
 // remove forgets the queues that are closed and have nothing left.
 func (a *admission) remove(gone func(*streamQueue)) {
 	kept := a.queues[:0]
-	for _, q := range a.queues {
+	next := a.next
+	for i, q := range a.queues {
 		if q.closed && q.open == 0 {
 			gone(q)
+			if i < next {
+				a.next--
+			}
 		} else {
 			kept = append(kept, q)
 		}

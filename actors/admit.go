@@ -1,7 +1,7 @@
 package actors
 
 import (
-	"fmt"
+	"errors"
 
 	"github.com/meshrun/meshrun/messages"
 )
@@ -99,10 +99,10 @@ func (d *device) letGo(t *task) {
 	}
 }
 
-// admittable: every input's producer has a ticket already, or is done.
+// admittable: every input's producer has a ticket already, or has been answered.
 func admittable(t *task) bool {
 	for _, in := range t.in {
-		if in != nil && in.producer != nil && in.producer.ticket == 0 && !in.producer.done() {
+		if in != nil && in.producer != nil && in.producer.ticket == 0 && !in.producer.over && !in.producer.done() {
 			return false
 		}
 	}
@@ -126,10 +126,19 @@ func (d *device) refused(t *task) error {
 func poisoned(t *task) error {
 	for i, in := range t.in {
 		if in != nil && in.producer != nil && in.producer.err != nil {
-			return fmt.Errorf("%w: input %d: %w", messages.ErrPoisoned, i, in.producer.err)
+			return &messages.PoisonedError{Input: i, Cause: root(in.producer.err)}
 		}
 	}
 	return nil
+}
+
+// root is the failure that the first of a chain of poisoned operations read.
+func root(err error) error {
+	var p *messages.PoisonedError
+	if errors.As(err, &p) {
+		return p.Cause
+	}
+	return err
 }
 
 // granted puts the banks of a pool's answer into the tasks.

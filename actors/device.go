@@ -35,10 +35,11 @@ type device struct {
 	launch  uint64      // the last number that the driver accepted
 	joins   pools.Joins
 
-	events  []event // in order; each covers the launches up to it
-	marked  uint64  // launches covered by an event
-	retired uint64  // every launch up to it has retired
-	fencing bool    // a fence is in progress: nothing is launched meanwhile
+	events   []event // in order; each covers the launches up to it
+	recorded uint64  // events ever recorded
+	marked   uint64  // launches covered by an event
+	retired  uint64  // every launch up to it has retired
+	fencing  bool    // a fence is in progress: nothing is launched meanwhile
 
 	timeRuns bool          // in lockstep: virtual time was set going and has not come to rest
 	poll     time.Duration // the next look at the events, while any is outstanding

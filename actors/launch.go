@@ -226,6 +226,7 @@ func (d *device) answer(t *task, err error) {
 		t.row.Err = err
 	}
 	t.err = err
+	t.over = true
 	q := t.stream.queue
 	q.answered = append(q.answered, t)
 	q.open--

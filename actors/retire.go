@@ -56,6 +56,7 @@ func (d *device) record(then func(error)) {
 		e.handles = append(e.handles, h)
 	}
 	d.marked = d.launch
+	d.recorded++
 	d.events = append(d.events, e)
 	d.poll = pollFirst
 }
@@ -223,15 +224,21 @@ func (d *device) advance(m *advance) {
 		}
 		return
 	}
+	recorded := d.recorded
 	state, now, err := d.runTime(m.until)
 	if err == nil {
 		d.look()
 	}
-	if m.reply != nil {
-		m.reply <- answer[devicecgo.ClockState]{state, err}
-		return
-	}
-	d.rt.thread.WhenIdle(func() { d.rt.turns.moved(state, now) })
+	d.rt.thread.WhenIdle(func() {
+		if state == devicecgo.ClockIdle && d.recorded != recorded {
+			state = devicecgo.ClockProgress // what has retired made room for more
+		}
+		if m.reply != nil {
+			m.reply <- answer[devicecgo.ClockState]{state, err}
+			return
+		}
+		d.rt.turns.moved(state, now)
+	})
 }
 
 // runTime lets virtual time run for a bounded piece of real time.

@@ -413,6 +413,27 @@ func TestFailuresPoisonWhatDependsOnThem(t *testing.T) {
 	require.NoError(t, again.Wait(ctx))
 }
 
+// TestPoisonTravelsBeforeAdmission: a chain behind a refused launch is answered although none of it ever gets a ticket, and names the root.
+func TestPoisonTravelsBeforeAdmission(t *testing.T) {
+	f := newFake(1, 4)
+	f.refuse = func(a devicecgo.Args) error {
+		if _, ok := a.(*devicecgo.AllGather); ok {
+			return fmt.Errorf("%w: told to", messages.ErrRejected)
+		}
+		return nil
+	}
+	r := start(t, f, func(c *Config) { c.Inflight = 2 })
+	s := stream(t, r, "s")
+	y := mustSubmit(t, s, gather, upload(t, s, 1, 1, 32, 64))
+	for range 30 {
+		y = mustSubmit(t, s, local, y)
+	}
+	err := y.Wait(limited(t))
+	require.ErrorIs(t, err, messages.ErrPoisoned)
+	require.ErrorIs(t, err, messages.ErrRejected)
+	assert.Less(t, len(err.Error()), 200, "the root, not the chain: %v", err)
+}
+
 // TestAllocationFailureFailsOneTask: a pool's buffers cannot be made: the task gets the error, the next one tries again.
 func TestAllocationFailureFailsOneTask(t *testing.T) {
 	f := newFake(1, 4)

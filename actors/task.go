@@ -28,7 +28,8 @@ type task struct {
 	// The device actor's.
 	ticket  uint64
 	launch  uint64
-	missing int // grants not yet here
+	over    bool // answered, though the stream may not have been told yet
+	missing int  // grants not yet here
 	sems    [2]*bank
 	bufs    [2]*bank
 	row     *messages.Row

@@ -67,6 +67,19 @@ func Invalid(op, field string, value any, rule string, args ...any) *InvalidErro
 	return &InvalidError{Op: op, Field: field, Value: fmt.Sprint(value), Rule: fmt.Sprintf(rule, args...)}
 }
 
+// PoisonedError is the failure of an operation that reads the result of a failed one, directly or through others. It is ErrPoisoned and its cause.
+type PoisonedError struct {
+	Input int   // slot of the input through which it came
+	Cause error // the failure at the root
+}
+
+func (e *PoisonedError) Error() string {
+	return fmt.Sprintf("%v: input %d comes from a failed operation: %v", ErrPoisoned, e.Input, e.Cause)
+}
+
+// Unwrap returns ErrPoisoned and the cause.
+func (e *PoisonedError) Unwrap() []error { return []error{ErrPoisoned, e.Cause} }
+
 // OpError is the failure of one submitted operation. Err is one of the kinds above or wraps one.
 type OpError struct {
 	Op     string

@@ -38,9 +38,9 @@ type Config struct {
 
 // Progress tells how far a run is. It is called from several goroutines, one at a time.
 type Progress struct {
-	Phase  string // "load", "place", "reference", "run", "verify"
+	Phase  string // "load", "place", "reference", "run", "verify", in this order
 	Stream string // of "run" and "verify"
-	Done   int    // operations, or tensors of "load" and "place"
+	Done   int    // tensors of "load" and "place", operations of "reference" and "run"
 	Total  int    // 0: not known
 	Ended  bool   // of the stream or phase
 }

@@ -37,7 +37,7 @@ func (r *Result) finish(ctx context.Context, mesh *meshrun.Mesh) error {
 // take reads the mesh's own report and counts.
 func (r *Result) take(ctx context.Context, mesh *meshrun.Mesh) error {
 	stats := map[string]any{}
-	r.Stats = stats
+	r.Stats, r.Hazards = stats, []any{}
 	runtime, err := mesh.Stats(ctx)
 	if err == nil {
 		stats["runtime"] = runtime
@@ -57,7 +57,7 @@ func (r *Result) take(ctx context.Context, mesh *meshrun.Mesh) error {
 	if err := json.Unmarshal(text, &report); err != nil {
 		return fmt.Errorf("%w: the mesh's report: %w", messages.ErrInternal, err)
 	}
-	r.Hazards, r.Hang = report.Hazards, report.Hang
+	r.Hazards, r.Hang = append(r.Hazards, report.Hazards...), report.Hang
 	if len(report.Stats) > 0 {
 		stats["mesh"] = report.Stats
 	}

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/meshrun/meshrun"
-	"github.com/meshrun/meshrun/messages"
 	"github.com/meshrun/meshrun/workload/checkpoint"
 	"github.com/meshrun/meshrun/workload/nn"
 )
@@ -33,8 +29,8 @@ const (
 // Run loads the model, lays it over the mesh, runs all streams at once, and holds what they give against what is expected: stream 0
 // against the stored answer, the others against the same model on one device.
 //
-// What cannot be run is refused before a mesh is opened, with an error that wraps meshrun.ErrInvalid, and no result. Once streams have
-// run there is a result; the error is then the first of the streams', or that of ctx. A difference from what is expected is no error:
+// What cannot be run is refused before anything runs, with an error that wraps meshrun.ErrInvalid, and no result. Once streams have run
+// there is a result; the error is then the first of the streams', or that of ctx. A difference from what is expected is no error:
 // it is in the result. When ctx ends everything ends within a second.
 func Run(ctx context.Context, c Config, report func(Progress)) (*Result, error) {
 	j, err := newJob(c, report)
@@ -42,191 +38,22 @@ func Run(ctx context.Context, c Config, report func(Progress)) (*Result, error) 
 		return nil, err
 	}
 	defer j.checkpoint.Close()
-	expected, err := j.expected(ctx)
+	s, err := j.openSession(ctx, j.meshConfig(), j.layout, func(n int) { j.progress(Progress{Phase: phasePlace, Done: n, Total: j.parameters}) })
 	if err != nil {
 		return nil, err
 	}
-	s, err := j.openSession(ctx, j.meshConfig(), j.layout, phasePlace)
+	j.progress(Progress{Phase: phasePlace, Done: j.parameters, Total: j.parameters, Ended: true})
+	expected, err := j.expected(ctx)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.close(ctx, false))
 	}
 	result := &Result{Model: c.Model, Mesh: j.layout.Mesh.String(), Streams: j.runStreams(ctx, s, expected)}
 	err = result.finish(ctx, s.mesh)
-	if closeErr := s.close(ctx, err == nil); err == nil && closeErr != nil {
+	if closeErr := s.close(ctx, err == nil); err == nil {
 		err = closeErr
 	}
 	result.OK = result.OK && err == nil
 	return result, err
-}
-
-// job is a run that has been found right.
-type job struct {
-	cfg        Config
-	progress   func(Progress)
-	checkpoint *checkpoint.Checkpoint
-	model      nn.Model
-	layout     nn.Layout
-	parameters int                 // of the model
-	inputs     []checkpoint.Arrays // of each stream
-	stored     []float32           // the stored answer to the stored inputs; nil: there is none
-	tolerance  Tolerance
-}
-
-// newJob checks everything that can be checked without a mesh.
-func newJob(c Config, report func(Progress)) (*job, error) {
-	if err := c.normalize(); err != nil {
-		return nil, err
-	}
-	mesh, err := c.meshShape()
-	if err != nil {
-		return nil, err
-	}
-	layout, err := nn.NewLayout(mesh, c.TP, c.SP)
-	if err != nil {
-		return nil, err
-	}
-	j := &job{cfg: c, progress: serial(report), layout: layout}
-	if j.checkpoint, err = checkpoint.Open(c.Model); err != nil {
-		return nil, err
-	}
-	if err := j.load(); err != nil {
-		return nil, errors.Join(err, j.checkpoint.Close())
-	}
-	return j, nil
-}
-
-func (j *job) load() error {
-	model, class, err := loadModel(j.checkpoint.Config)
-	if err != nil {
-		return err
-	}
-	j.model = model
-	if err := model.CheckLayout(j.layout); err != nil {
-		return err
-	}
-	checker := nn.NewChecker(j.checkpoint.Weights)
-	checker.OnTensor = func(n int) { j.progress(Progress{Phase: phaseLoad, Done: n}) }
-	model.Place(checker)
-	if err := checker.Err(); err != nil {
-		return err
-	}
-	j.parameters = checker.Count()
-	if j.inputs, err = streamInputs(j.checkpoint, model, &j.cfg); err != nil {
-		return err
-	}
-	if err := j.loadStored(); err != nil {
-		return err
-	}
-	j.tolerance = class.tolerance(j.cfg.DType)
-	if j.cfg.Verify != nil {
-		j.tolerance = *j.cfg.Verify
-	}
-	j.progress(Progress{Phase: phaseLoad, Done: j.parameters, Total: j.parameters, Ended: true})
-	return nil
-}
-
-// loadStored reads the stored answer, where it is needed and there is one.
-func (j *job) loadStored() error {
-	if j.cfg.Mode == meshrun.Timing {
-		return nil
-	}
-	outputs, ok, err := j.checkpoint.Outputs()
-	if err != nil || !ok {
-		return err
-	}
-	name, want := j.model.Output(), j.model.OutputShape(j.inputs[0])
-	answer, ok := outputs[name]
-	if !ok {
-		return messages.Invalid("outputs.safetensors", "tensor "+name, "missing", "is the answer of the model, of shape %v", want)
-	}
-	if !slices.Equal(answer.Shape, want) {
-		return messages.Invalid("outputs.safetensors", "tensor "+name, fmt.Sprint("shape ", answer.Shape), "is %v, as the inputs say", want)
-	}
-	j.stored = answer.Values
-	return nil
-}
-
-// normalize fills in defaults and checks the values that no other part checks.
-func (c *Config) normalize() error {
-	if c.DType == 0 {
-		c.DType = meshrun.BFloat16
-	}
-	if c.Mode == "" {
-		c.Mode = meshrun.Functional
-	}
-	if c.Inputs == "" {
-		c.Inputs = inputsVaried
-	}
-	if c.Steps == 0 {
-		c.Steps = 1
-	}
-	switch {
-	case c.DType != meshrun.BFloat16 && c.DType != meshrun.Float32:
-		return messages.Invalid("run", "dtype", c.DType, "is bfloat16 or float32")
-	case c.Mode != meshrun.Functional && c.Mode != meshrun.Timing:
-		return messages.Invalid("run", "mode", strconv.Quote(string(c.Mode)), "is functional or timing")
-	case c.Inputs != inputsVaried && c.Inputs != inputsSame:
-		return messages.Invalid("run", "inputs", strconv.Quote(c.Inputs), "is varied or same")
-	case c.Streams < 1:
-		return messages.Invalid("run", "streams", c.Streams, "is at least 1")
-	case c.Steps < 1:
-		return messages.Invalid("run", "steps", c.Steps, "is at least 1")
-	case c.NumLinks < 0:
-		return messages.Invalid("run", "num_links", c.NumLinks, "is at least 1")
-	case c.Queues < 0:
-		return messages.Invalid("run", "queues", c.Queues, "is at least 1")
-	}
-	if v := c.Verify; v != nil {
-		if !(v.PCC >= -1 && v.PCC <= 1) {
-			return messages.Invalid("run", "verify pcc", v.PCC, "is from -1 to 1")
-		}
-		if !(v.MaxError >= 0) || math.IsInf(v.MaxError, 1) {
-			return messages.Invalid("run", "verify max_error", v.MaxError, "is a number that is not negative")
-		}
-	}
-	return nil
-}
-
-// meshShape is the shape of the mesh, or of the preset.
-func (c *Config) meshShape() (meshrun.MeshShape, error) {
-	if c.Preset == "" {
-		return c.Mesh, c.Mesh.Validate()
-	}
-	if c.Mesh != (meshrun.MeshShape{}) {
-		return c.Mesh, messages.Invalid("run", "mesh", c.Mesh, "is not given beside a preset, %s", c.Preset)
-	}
-	presets, err := meshrun.Presets()
-	if err != nil {
-		return meshrun.MeshShape{}, err
-	}
-	names := make([]string, len(presets))
-	for i, p := range presets {
-		if names[i] = p.Name; p.Name == c.Preset {
-			return meshrun.MeshShape{Rows: p.Mesh[0], Cols: p.Mesh[1]}, nil
-		}
-	}
-	return meshrun.MeshShape{}, messages.Invalid("run", "preset", strconv.Quote(c.Preset), "is one of %s", strings.Join(names, ", "))
-}
-
-func (j *job) meshConfig() meshrun.Config {
-	c := meshrun.Config{Preset: j.cfg.Preset, NumLinks: j.cfg.NumLinks, Topology: j.cfg.Topology, Queues: j.cfg.Queues, Mode: j.cfg.Mode, Seed: j.cfg.Seed, Lockstep: true}
-	if c.Preset == "" {
-		c.Mesh = j.cfg.Mesh
-	}
-	return c
-}
-
-// serial makes report safe to be called by several goroutines; nil is a report to nobody.
-func serial(report func(Progress)) func(Progress) {
-	if report == nil {
-		return func(Progress) {}
-	}
-	var mu sync.Mutex
-	return func(p Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		report(p)
-	}
 }
 
 // expectation is what a stream is held against.
@@ -251,7 +78,7 @@ func (j *job) expected(ctx context.Context) ([]*expectation, error) {
 		return all, nil
 	}
 	one := nn.One()
-	s, err := j.openSession(ctx, meshrun.Config{Mesh: one.Mesh, Seed: j.cfg.Seed, Lockstep: true}, one, phaseRefer)
+	s, err := j.openSession(ctx, meshrun.Config{Mesh: one.Mesh, Seed: j.cfg.Seed, Lockstep: true}, one, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -259,26 +86,32 @@ func (j *job) expected(ctx context.Context) ([]*expectation, error) {
 	return all, errors.Join(err, s.close(ctx, err == nil))
 }
 
-// refer runs the model on one device for the streams from first on.
+// refer runs the model on one device for the streams from first on; those that share their input share the answer.
 func (j *job) refer(ctx context.Context, s *session, all []*expectation, first int) error {
 	stream, err := s.mesh.Stream(phaseRefer)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	for k := first; k < len(all); k++ {
-		j.progress(Progress{Phase: phaseRefer, Stream: streamName(k), Done: k - first, Total: len(all) - first})
-		if k > first && j.cfg.Inputs == inputsSame {
-			all[k] = all[first]
-			continue
-		}
-		out, _, err := s.forward(ctx, stream, j.inputs[k], nil)
+	last := len(all)
+	if j.cfg.Inputs == inputsSame {
+		last = first + 1
+	}
+	done, total := 0, (last-first)*s.network.Operations()
+	for k := first; k < last; k++ {
+		out, n, err := s.forward(ctx, stream, j.inputs[k], func(n int) {
+			j.progress(Progress{Phase: phaseRefer, Done: done + n, Total: total})
+		})
 		if err != nil {
 			return fmt.Errorf("reference of stream %s: %w", streamName(k), err)
 		}
+		done += n
 		all[k] = &expectation{againstOne, out.Values}
 	}
-	j.progress(Progress{Phase: phaseRefer, Done: len(all) - first, Total: len(all) - first, Ended: true})
+	for k := last; k < len(all); k++ {
+		all[k] = all[first]
+	}
+	j.progress(Progress{Phase: phaseRefer, Done: done, Total: total, Ended: true})
 	return nil
 }
 
@@ -341,7 +174,7 @@ func (j *job) runStream(ctx context.Context, s *session, stream *meshrun.Stream,
 		r.Output = out.Values
 	}
 	r.WallMS = float64(time.Since(begin)) / float64(time.Millisecond)
-	r.VirtualMS = float64(s.now(ctx)-virtual) / 1e6
+	r.VirtualMS = float64(max(s.now(ctx), virtual)-virtual) / 1e6
 	j.progress(Progress{Phase: phaseRun, Stream: r.Name, Done: r.Operations, Total: total, Ended: true})
 	return r
 }

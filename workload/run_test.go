@@ -165,7 +165,7 @@ func TestFreeRunningStreams(t *testing.T) {
 	ctx := context.Background()
 	config := j.meshConfig()
 	config.Lockstep = false
-	s, err := j.openSession(ctx, config, j.layout, phasePlace)
+	s, err := j.openSession(ctx, config, j.layout, nil)
 	require.NoError(t, err)
 	got := j.runStreams(ctx, s, make([]*expectation, 4))
 	require.NoError(t, s.close(ctx, true))
@@ -222,13 +222,12 @@ func TestProgress(t *testing.T) {
 		if p.Total > 0 {
 			assert.LessOrEqual(t, p.Done, p.Total, key)
 		}
-		if p.Phase != phaseRefer {
-			last[key] = p
-		}
+		last[key] = p
 	})
 	require.NoError(t, err)
 	assert.Equal(t, Progress{Phase: "load", Done: 69, Total: 69, Ended: true}, last["load"])
 	assert.Equal(t, Progress{Phase: "place", Done: 69, Total: 69, Ended: true}, last["place"])
+	assert.Equal(t, Progress{Phase: "reference", Done: 104, Total: 104, Ended: true}, last["reference"])
 	for _, name := range []string{"s0", "s1"} {
 		assert.Equal(t, Progress{Phase: "run", Stream: name, Done: 208, Total: 208, Ended: true}, last["run "+name])
 		assert.True(t, last["verify "+name].Ended)
@@ -313,8 +312,8 @@ func TestBadInput(t *testing.T) {
 		"mesh and preset":   {func(c *Config) { c.Preset = "wh-n150-1x1" }, "run: mesh 1x1: is not given beside a preset, wh-n150-1x1"},
 		"unknown preset":    {func(c *Config) { c.Mesh, c.Preset = meshrun.MeshShape{}, "wh" }, `run: preset "wh": is one of wh-n150-1x1, `},
 		"too many links": {func(c *Config) {
-			c.Mesh, c.Preset, c.TP, c.NumLinks = meshrun.MeshShape{}, "wh-t3000-2x4", Factor{4, 1}, 9
-			c.SP = Factor{2, 0}
+			c.Mesh, c.Preset, c.TP, c.NumLinks = meshrun.MeshShape{}, "wh-t3000-2x4", Factor{Size: 4, Axis: 1}, 9
+			c.SP = Factor{Size: 2, Axis: 0}
 		}, "num_links 9"},
 		"negative links":     {func(c *Config) { c.NumLinks = -1 }, "run: num_links -1: is at least 1"},
 		"no streams":         {func(c *Config) { c.Streams = 0 }, "run: streams 0: is at least 1"},
@@ -358,7 +357,7 @@ func TestFailedStream(t *testing.T) {
 	require.NoError(t, err)
 	defer j.checkpoint.Close()
 	ctx := context.Background()
-	s, err := j.openSession(ctx, j.meshConfig(), j.layout, phasePlace)
+	s, err := j.openSession(ctx, j.meshConfig(), j.layout, nil)
 	require.NoError(t, err)
 	s.placer.Release() // the network's parameters are gone
 	results := j.runStreams(ctx, s, make([]*expectation, 1))
@@ -369,6 +368,28 @@ func TestFailedStream(t *testing.T) {
 	assert.False(t, r.OK)
 	assert.Equal(t, results[0].Err.Error(), results[0].Error)
 	require.NoError(t, s.close(ctx, false))
+}
+
+// TestHang: a device that stops makes its line hang, which ends the run at once, with the report.
+func TestHang(t *testing.T) {
+	j, err := newJob(sharded(2), nil)
+	require.NoError(t, err)
+	defer j.checkpoint.Close()
+	ctx := context.Background()
+	s, err := j.openSession(ctx, j.meshConfig(), j.layout, nil)
+	require.NoError(t, err)
+	require.NoError(t, s.mesh.Inject(ctx, "device 0,1 stop at launch 120"))
+	begin := time.Now()
+	r := Result{Streams: j.runStreams(ctx, s, make([]*expectation, 2))}
+	err = r.finish(ctx, s.mesh)
+	require.ErrorIs(t, err, meshrun.ErrTimeout)
+	assert.ErrorContains(t, err, "hang")
+	assert.False(t, r.OK)
+	hang, ok := r.Hang.(map[string]any)
+	require.True(t, ok, "%v", r.Hang)
+	assert.NotEmpty(t, hang["waiting"])
+	assert.NoError(t, s.close(ctx, false))
+	assert.Less(t, time.Since(begin), 10*time.Second)
 }
 
 func TestCompare(t *testing.T) {

@@ -25,35 +25,31 @@ type session struct {
 }
 
 // openSession opens a mesh and lays the model's parameters over it, once, for all streams.
-func (j *job) openSession(ctx context.Context, mesh meshrun.Config, layout nn.Layout, phase string) (*session, error) {
+func (j *job) openSession(ctx context.Context, mesh meshrun.Config, layout nn.Layout, onTensor func(int)) (*session, error) {
 	m, err := meshrun.Open(ctx, mesh)
 	if err != nil {
 		return nil, err
 	}
 	s := &session{mesh: m, run: nn.Run{Layout: layout, DType: j.cfg.DType, Timing: j.cfg.Mode == meshrun.Timing}}
-	if err := s.place(ctx, j, phase); err != nil {
+	if err := s.place(ctx, j, onTensor); err != nil {
 		return nil, errors.Join(err, s.close(ctx, false))
 	}
 	return s, nil
 }
 
-func (s *session) place(ctx context.Context, j *job, phase string) error {
+func (s *session) place(ctx context.Context, j *job, onTensor func(int)) error {
 	setup, err := s.mesh.Stream("setup")
 	if err != nil {
 		return err
 	}
 	defer setup.Close()
 	s.placer = nn.NewPlacer(ctx, setup, j.checkpoint.Weights, s.run)
-	s.placer.OnTensor = func(n int) { j.progress(Progress{Phase: phase, Done: n, Total: j.parameters}) }
+	s.placer.OnTensor = onTensor
 	s.network = j.model.Place(s.placer)
 	if err := s.placer.Err(); err != nil {
 		return err
 	}
-	if err := setup.Fence(ctx); err != nil {
-		return err
-	}
-	j.progress(Progress{Phase: phase, Done: j.parameters, Total: j.parameters, Ended: true})
-	return nil
+	return setup.Fence(ctx)
 }
 
 // forward runs the model once on a stream. It returns the answer and how many operations it took.

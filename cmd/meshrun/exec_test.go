@@ -152,7 +152,7 @@ func TestInvalidCalls(t *testing.T) {
 		"mesh axis -1":           {`"op":"all_gather","in":"x","dim":3,"mesh_axis":-1`, "mesh_axis -1"},
 		"does not divide":        {`"op":"reduce_scatter","in":"odd","dim":3,"mesh_axis":1`, "divides by the length 4"},
 		"buffer does not divide": {`"op":"get_rs_ping_pong_buffer","shape":[1,1,32,33],"dim":3,"mesh_axis":1`, "divides by the length 4"},
-		"shapes do not fit":      {`"op":"matmul","in":["x","odd"]`, "weight [1, 1, 32, 33]"},
+		"shapes do not fit":      {`"op":"matmul","in":["odd","x"]`, "weight [1, 1, 32, 32]"},
 		"unknown dim":            {`"op":"concat","in":["x","odd"],"dim":2`, "input 1"},
 		"a dtype of others":      {`"op":"all_gather","in":"x","dtype":"float32","dim":3,"mesh_axis":1`, `dtype float32: is that of the input "x", bfloat16`},
 		"an empty shape":         {`"op":"all_gather","shape":[0],"dim":0,"mesh_axis":1`, "shape [0]"},
@@ -219,13 +219,23 @@ func TestAFailedCallsNameIsPoisoned(t *testing.T) {
 	require.Contains(t, p.stderr, `read: tensor "y": poisoned: all_gather: dim 7`)
 }
 
-// A result that does not fit into the device's memory fails where it is launched; what reads it fails as well.
+// A result that does not fit into the device's memory fails where it is launched; what reads it fails as well, and the stream ends before the
+// next call that has not been submitted.
 func TestOutOfMemory(t *testing.T) {
-	p := execute(`{"mesh":[1,2],"limits":{"dram_bytes":20000},"tensors":{"x":{"shape":[1,1,64,64],"fill":{"const":1}}},"streams":[
-		{"name":"s","calls":[{"op":"add","in":["x","x"],"out":"y"},{"op":"add","in":["y","y"],"out":"z","expect":{"error":"out of memory"}},
-		{"op":"add","in":["z","x"],"out":"w","expect":{"error":"poisoned"}},{"op":"read","in":"y"}]}]}`)
+	text := `{"mesh":[1,2],"limits":{"dram_bytes":20000},"tensors":{"x":{"shape":[1,1,64,64],"fill":{"const":1}}},"streams":[
+		{"name":"s","calls":[{"op":"add","in":["x","x"],"out":"y"},{"op":"add","in":["y","y"],"out":"z"%s},{"op":"add","in":["z","x"],"out":"w"%s},{"op":"read","in":"y"}]}]}`
+	p := execute(fmt.Sprintf(text, "", ""))
 	require.Equal(t, 6, p.code, p.stderr)
+	require.Contains(t, p.stderr, "streams[0].calls[1] (stream s): add")
 	require.Contains(t, p.stderr, "out of memory")
+	l := readLog(t, p.stdout)
+	require.Equal(t, []string{"s add", "s add"}, l.steps())
+	require.Contains(t, l.Rows[2].Error, "out of memory")
+	require.Equal(t, []string{"x", "y"}, sorted(l.Tensors))
+
+	p = execute(fmt.Sprintf(text, `,"expect":{"error":"out of memory"}`, `,"expect":{"error":"poisoned"}`))
+	require.Equal(t, 0, p.code, p.stderr)
+	require.Equal(t, []string{"s add", "s add", "s add", "s read"}, readLog(t, p.stdout).steps())
 }
 
 // A tensor of another stream can be used from the call on that makes it.
@@ -251,7 +261,7 @@ func TestTimingModeMovesNoData(t *testing.T) {
 
 func TestRefusedBeforeAnythingRuns(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"mesh":[2,4],"calls":[{"op":"all_gather","in":"nope","dim":0,"mesh_axis":0}]}`: `standard input:1:25: calls[0]: unknown tensor "nope"`,
+		`{"mesh":[2,4],"calls":[{"op":"all_gather","in":"nope","dim":0,"mesh_axis":0}]}`: `standard input:1:24: calls[0]: unknown tensor "nope"`,
 		`{"mesh":[2,4],"skew_us":7,"calls":[]}`:                                          `"skew_us" is not supported yet`,
 		`{"mesh":[2,4],"calls":[{"op":"neighbor_pad"}]}`:                                 `operation "neighbor_pad" is not supported yet`,
 		`{"mesh":[2,4],"faults":["link 0,0-0,1 down"],"calls":[]}`:                       "not supported yet",

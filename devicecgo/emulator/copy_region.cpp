@@ -4,23 +4,49 @@
 
 #include "kernel_copy.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace meshrun::emu {
 namespace {
 
-constexpr uint64_t kShortRun = 1024;
-constexpr uint64_t kWorthStreaming = 2048;  // a run
-constexpr uint64_t kRowsAhead = 12;
+constexpr uint64_t kRowRun = 16 << 10;          // runs longer than this are streams of their own
+constexpr uint64_t kWorthStreaming = 1024;      // a run
+constexpr uint64_t kRowsAhead = 12;             // of short rows
 
-// The length known, memcpy becomes a few moves. Rows lie in pages of their own, where the machine's prefetching does not follow.
+// The length known, memcpy becomes a few moves.
 template <uint64_t run>
 void copy_fixed_rows(std::byte* to, uint64_t to_stride, const std::byte* from, uint64_t from_stride, uint64_t rows) {
   for (; rows != 0; --rows, to += to_stride, from += from_stride) {
-    for (uint64_t i = 0; i < run; i += 64) {
-      __builtin_prefetch(from + kRowsAhead * from_stride + i, 0);
-      __builtin_prefetch(to + kRowsAhead * to_stride + i, 1);
-    }
+    prefetch_run(from + kRowsAhead * from_stride, run);
+    for (uint64_t i = 0; i < run; i += 64) __builtin_prefetch(to + kRowsAhead * to_stride + i, 1);
     std::memcpy(to, from, run);
   }
+}
+
+// Past the caches, and fetching the next row while this one is copied. All of it in whole lines.
+void stream_rows(std::byte* to, uint64_t to_stride, const std::byte* from, uint64_t from_stride, uint64_t run, uint64_t rows) {
+#if defined(__SSE2__)
+  for (; rows != 0; --rows, to += to_stride, from += from_stride)
+    for (uint64_t i = 0; i < run; i += 64) {
+      __builtin_prefetch(from + from_stride + i);
+      const __m128i* source = reinterpret_cast<const __m128i*>(from + i);
+      __m128i* target = reinterpret_cast<__m128i*>(to + i);
+      const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+      _mm_stream_si128(target, a);
+      _mm_stream_si128(target + 1, b);
+      _mm_stream_si128(target + 2, c);
+      _mm_stream_si128(target + 3, d);
+    }
+  _mm_sfence();  // streamed stores are not ordered by locks and atomics
+#else
+  copy_rows(to, to_stride, from, from_stride, run, rows);
+#endif
+}
+
+bool whole_lines(const std::byte* to, uint64_t to_stride, uint64_t run) {
+  return (reinterpret_cast<uintptr_t>(to) | to_stride | run) % 64 == 0;
 }
 
 bool single(const Region& r) { return r.to <= r.run; }
@@ -36,7 +62,10 @@ void copy_rows(std::byte* to, uint64_t to_stride, const std::byte* from, uint64_
     case 256:
       return copy_fixed_rows<256>(to, to_stride, from, from_stride, rows);
     default:
-      for (; rows != 0; --rows, to += to_stride, from += from_stride) std::memcpy(to, from, run);
+      for (; rows != 0; --rows, to += to_stride, from += from_stride) {
+        if (run > 64) prefetch_run(from + from_stride, run);
+        std::memcpy(to, from, run);
+      }
   }
 }
 
@@ -44,7 +73,7 @@ void CopyRegion::operator()(Parallel&) const {
   // Rows of the same length on both sides; a side that is contiguous has rows of any length.
   const Region& rows = single(source) ? target : source;
   const bool match = single(source) || single(target) || (source.run == target.run && source.from % source.run == target.from % target.run);
-  if (!match || rows.run > kShortRun || single(rows)) {
+  if (!match || rows.run > kRowRun || single(rows)) {
     walk(source, target, [this](uint64_t bytes, uint64_t a, uint64_t b) {
       if (streaming && bytes >= kWorthStreaming) {
         copy_streaming(to + b, from + a, bytes);
@@ -67,7 +96,11 @@ void CopyRegion::operator()(Parallel&) const {
     left -= head;
   }
   const uint64_t whole = left / run;
-  copy_rows(b, run + gap_to, a, run + gap_from, run, whole);
+  if (streaming && run >= kWorthStreaming && whole_lines(b, run + gap_to, run)) {
+    stream_rows(b, run + gap_to, a, run + gap_from, run, whole);
+  } else {
+    copy_rows(b, run + gap_to, a, run + gap_from, run, whole);
+  }
   std::memcpy(b + whole * (run + gap_to), a + whole * (run + gap_from), left % run);
 }
 

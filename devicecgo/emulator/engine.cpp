@@ -41,7 +41,7 @@ Engine::Engine(const Config& config)
       fabric_(config_.machine, cost_),
       devices_(config_.machine.devices()),
       device_retired_(std::make_unique<std::atomic<uint64_t>[]>(devices_.size())) {
-  thread_ = std::thread([this] { main(); });
+  thread_ = std::thread([this] { live(); });
 }
 
 Engine::~Engine() {

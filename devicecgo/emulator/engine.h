@@ -134,7 +134,9 @@ class Engine {
     std::vector<std::shared_ptr<HostEvent>> unseen;  // done or not, of which the host has not been told
   };
 
+  void live();  // the thread: main(), and what is left of it after an exception
   void main();
+  void clear();
   bool accept(std::unique_lock<std::mutex>& lock);
   bool open_for(uint64_t ns) const;
   bool may_step() const;

@@ -3,6 +3,8 @@
 
 #include "context.h"
 #include "engine.h"
+#include "errors.h"
+#include "json.h"
 
 namespace meshrun::emu {
 namespace {
@@ -19,6 +21,39 @@ uint64_t splitmix64(uint64_t x) {
 
 }  // namespace
 
+// An exception here (the host has no memory, say) ends the emulation, not the process: the mesh is lost, and says why.
+void Engine::live() {
+  try {
+    main();
+  } catch (const std::exception& e) {
+    std::unique_lock lock(monitor_.mutex);
+    hang_ = Hang{format("the emulator failed: %s", e.what()), {}};
+    hang_->json = Json().begin_object().field("class", "all_stuck").field("text", hang_->text).end_object().take();
+    hung_.store(true, std::memory_order_release);
+    while (!monitor_.stop.load(std::memory_order_relaxed)) {
+      resetting_ = false;
+      if (advancing_ && !answer_) answer_ = Advance::hang;
+      monitor_.host.notify_all();
+      monitor_.engine_asleep = true;
+      monitor_.engine.wait(lock);
+      monitor_.engine_asleep = false;
+    }
+  }
+  std::unique_lock lock(monitor_.mutex);
+  flow_.abandon(lock);
+  lock.unlock();
+  clear();
+}
+
+// Programs end on the thread that they ran on.
+void Engine::clear() {
+  heap_.clear();
+  ready_.clear();
+  for (Queue& queue : queues_)
+    for (const auto& launch : queue.commands)
+      for (uint32_t d = 0; d < devices_.size(); ++d) launch->contexts[d].drop();
+}
+
 // Whatever gives up the lock goes back to the beginning: the engine sleeps only when one look, under the lock throughout, found
 // nothing to do.
 void Engine::main() {
@@ -34,8 +69,6 @@ void Engine::main() {
         step();
       shown_now_.store(now_, std::memory_order_relaxed);
       lock.lock();
-      stats_.bytes_over_links = fabric_.bytes();
-      stats_.events = events_;
       continue;
     }
     if (flow_.help(lock)) continue;
@@ -54,13 +87,6 @@ void Engine::main() {
     monitor_.engine_asleep = false;
     flow_.want_room(false);
   }
-  flow_.abandon(lock);
-  lock.unlock();
-  heap_.clear();
-  ready_.clear();
-  for (Queue& queue : queues_)
-    for (const auto& launch : queue.commands)
-      for (uint32_t d = 0; d < devices_.size(); ++d) launch->contexts[d].drop();
 }
 
 // ---- what the host has handed in ------------------------------------------------------------------------------------------
@@ -284,6 +310,8 @@ void Engine::command_done(Launch& launch) {
   if (++queue.retired >= queue.wake_position) reached_ = true;
   std::lock_guard lock(monitor_.mutex);
   launch.retired = true;
+  stats_.bytes_over_links = fabric_.bytes();
+  stats_.events = events_;
   if (launch.number != 0) {
     ++stats_.retired;
     remember_profile(launch);

@@ -25,7 +25,7 @@ class FusedNorm final : public Plan {
       norm_partial(kind, input.view(device), own.view(device).as<float>(), parallel);
     });
     co_await ctx.compute({.flops = 4 * elements(), .bytes = part});
-    if (line.length > 1) {
+    if (job.over.length > 1) {
       copy_own_slice(ctx, job.items[0], line.position);
       co_await gather(ctx, job, nullptr);
     }
@@ -57,7 +57,7 @@ class FusedNorm final : public Plan {
 
 std::unique_ptr<Plan> plan_fused_distributed_norm(Request& r, mr_fused_distributed_norm& op) {
   auto plan = std::make_unique<FusedNorm>();
-  r.allow_present(0);
+  r.allow_present(MR_HAS_AXIS);
   r.choice("kind", op.kind, MR_NORM_LAYER, MR_NORM_RMS);
   if (!(op.epsilon >= 0) || !std::isfinite(op.epsilon)) throw r.reject("epsilon is %g: must be at least 0", static_cast<double>(op.epsilon));
   plan->kind = op.kind;
@@ -98,7 +98,9 @@ std::unique_ptr<Plan> plan_fused_distributed_norm(Request& r, mr_fused_distribut
     r.rope_table("rope_sin", plan->sin, wanted.shape);
   }
 
-  const Collective over = r.collective(op.axis, op.num_links, op.topology);
+  // Without an axis the width is whole: a line of one.
+  Collective over;
+  if (op.h.present & MR_HAS_AXIS) over = r.collective(op.axis, op.num_links, op.topology);
   plan->job.over = over;
   const uint64_t rows = in.product(0, in.rank - 1);
   const uint32_t values = static_cast<uint32_t>(norm_stats_values(op.kind));

@@ -11,7 +11,8 @@
 namespace meshrun::emu {
 namespace {
 
-constexpr size_t kBlock = 2048;  // elements handled at a time, so that they stay in the nearest cache
+constexpr size_t kBlock = 2048;      // elements handled at a time, so that they stay in the nearest cache
+constexpr size_t kWorthInPlace = 256;  // shorter runs are put together in a buffer
 
 // Window hands out a region block by block: in place where the block is contiguous, else by way of a buffer.
 template <class T>
@@ -20,6 +21,16 @@ class Window {
   Window(std::byte* data, const Region& r) : data_(data), region_(r), row_(r.from / r.run), in_(r.from % r.run) {}
   explicit Window(const Part& part) : Window(const_cast<std::byte*>(part.data), part.region) {}
   bool absent() const { return data_ == nullptr; }
+  // Elements up to the end of the run, as far as a block goes; a whole block where runs are too short to be handled one by one.
+  size_t handy() const {
+    if (absent() || region_.run < kWorthInPlace * sizeof(T)) return kBlock;
+    return std::min(kBlock, (region_.run - in_) / sizeof(T));
+  }
+  // Fetches what comes behind the next n elements, if that is in another run.
+  void look_ahead(size_t n) const {
+    if (absent() || in_ + n * sizeof(T) < region_.run || region_.stride == region_.run) return;
+    prefetch_run(data_ + region_.offset + (row_ + 1) * region_.stride, std::min<uint64_t>(region_.run, kBlock * sizeof(T)));
+  }
 
   const T* read(size_t n) {
     if (absent()) return nullptr;
@@ -82,7 +93,8 @@ void blocks(const ReduceStep& s, F fn) {
   Window<T> behind(s.behind), own(s.own), other(s.other), to(s.to, s.target);
   const size_t elements = s.target.bytes() / sizeof(T);
   for (size_t done = 0; done < elements;) {
-    const size_t n = std::min(elements - done, kBlock);
+    const size_t n = std::min({elements - done, behind.handy(), own.handy(), other.handy(), to.handy()});
+    for (const Window<T>* w : {&behind, &own, &other, &to}) w->look_ahead(n);
     T* const out = to.reserve(n);
     fn(done, n, behind.read(n), own.read(n), other.read(n), out);
     to.written(out, n);

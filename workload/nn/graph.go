@@ -22,9 +22,6 @@ func (v Value) Keep() Value {
 	return v
 }
 
-// Present says whether there is a tensor.
-func (v Value) Present() bool { return v.tensor != nil }
-
 // Graph submits one forward pass on a stream. It serves one goroutine.
 type Graph struct {
 	// OnOperation is called after each operation with how many there have been; may be nil.
@@ -67,6 +64,9 @@ func (g *Graph) Err() error { return g.err }
 
 // Operations is how many operations have been submitted.
 func (g *Graph) Operations() int { return g.operations }
+
+// Live is how many values have been made and not yet consumed or released.
+func (g *Graph) Live() int { return len(g.live) }
 
 // Enter names the part of the model that follows, for errors.
 func (g *Graph) Enter(part string) { g.where = part }
@@ -170,6 +170,7 @@ func (g *Graph) Read(v Value) checkpoint.Array {
 		a.Values, err = g.stream.ReadFloats(g.ctx, v.tensor, meshrun.Coord{})
 	}
 	if err != nil {
+		g.where = "" // what failed was submitted earlier
 		g.Fail(err)
 		return checkpoint.Array{}
 	}

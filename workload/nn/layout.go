@@ -44,15 +44,6 @@ func ParseFactor(text string) (Factor, error) {
 
 func (f Factor) String() string { return fmt.Sprintf("%d@%d", f.Size, f.Axis) }
 
-// MarshalText writes "4@1".
-func (f Factor) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
-
-// UnmarshalText is ParseFactor.
-func (f *Factor) UnmarshalText(text []byte) (err error) {
-	*f, err = ParseFactor(string(text))
-	return err
-}
-
 // axis is the mesh axis of the factor, or NoAxis where nothing is parallel.
 func (f Factor) axis() int {
 	if f.Size == 1 {

@@ -44,6 +44,12 @@ type conditions struct {
 	textTokens int
 }
 
+// release gives back what the blocks have read; temb is consumed by the output norm.
+func (c *conditions) release(g *nn.Graph) {
+	g.Release(c.modulation...)
+	g.Release(c.text, c.rope.Cos, c.rope.Sin)
+}
+
 func (e *conditionEmbedder) forward(g *nn.Graph, in checkpoint.Arrays, s shape, rows int) conditions {
 	g.Enter("condition_embedder")
 	var c conditions

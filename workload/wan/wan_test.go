@@ -84,7 +84,13 @@ func forward(t testing.TB, dir string, p placement, dtype meshrun.DType, in chec
 
 	a := answer{taps: checkpoint.Arrays{}, announced: network.Operations()}
 	g := nn.NewGraph(ctx, stream, run)
-	g.OnTap = func(name string, x checkpoint.Array) { a.taps[name] = x }
+	live := map[int]bool{}
+	g.OnTap = func(name string, x checkpoint.Array) {
+		a.taps[name] = x
+		if strings.HasPrefix(name, "blocks.") {
+			live[g.Live()] = true
+		}
+	}
 	if keys == nil {
 		a.sample = network.Forward(g, in)
 	} else {
@@ -92,7 +98,10 @@ func forward(t testing.TB, dir string, p placement, dtype meshrun.DType, in chec
 		a.sample = network.forward(g, in, s, keys(layout.PaddedRows(s.tokens)))
 	}
 	a.operations = g.Operations()
+	left := g.Live()
 	require.NoError(t, g.Close())
+	assert.Len(t, live, 1, "every block leaves as much memory as the one before")
+	assert.Zero(t, left, "every temporary is released")
 	require.Equal(t, model.OutputShape(in), a.sample.Shape)
 	return a
 }

@@ -49,6 +49,7 @@ void check_norm(const NormCase& c) {
   }
   op.kind = c.kind;
   op.epsilon = 1e-5f;
+  if (n > 1) op.h.present = MR_HAS_AXIS;  // without it the width is whole, whatever the mesh
   op.axis = c.axis;
   op.num_links = 1;
   op.topology = c.ring ? MR_RING : MR_LINEAR;

@@ -152,7 +152,7 @@ func notOpened(err error) *Result {
 	for key, value := range map[string]string{"hazards": "[]", "hang": "null", "faults": "[]", "stats": "{}", "virtual_ns": "0"} {
 		report[key] = json.RawMessage(value)
 	}
-	return &Result{Rows: []*messages.Row{{Step: "open", Err: err}}, Report: report, Failures: []error{fmt.Errorf("%w: %w", exit.ErrUsage, err)}}
+	return &Result{Rows: []*messages.Row{{Step: "open", Err: err}}, Report: report, Failures: []error{fmt.Errorf("%w: %v", exit.ErrNotOpened, err)}} // its own kind counts, not the cause's
 }
 
 // setupStream makes the case's tensors. What it does is not shown.

@@ -1,0 +1,80 @@
+package workload
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/meshrun/meshrun"
+	"github.com/meshrun/meshrun/messages"
+)
+
+// normalize fills in defaults and checks the values that no other part checks.
+func (c *Config) normalize() error {
+	if c.DType == 0 {
+		c.DType = meshrun.BFloat16
+	}
+	if c.Mode == "" {
+		c.Mode = meshrun.Functional
+	}
+	if c.Inputs == "" {
+		c.Inputs = inputsVaried
+	}
+	if c.Steps == 0 {
+		c.Steps = 1
+	}
+	switch {
+	case c.DType != meshrun.BFloat16 && c.DType != meshrun.Float32:
+		return messages.Invalid("run", "dtype", c.DType, "is bfloat16 or float32")
+	case c.Mode != meshrun.Functional && c.Mode != meshrun.Timing:
+		return messages.Invalid("run", "mode", strconv.Quote(string(c.Mode)), "is functional or timing")
+	case c.Inputs != inputsVaried && c.Inputs != inputsSame:
+		return messages.Invalid("run", "inputs", strconv.Quote(c.Inputs), "is varied or same")
+	case c.Streams < 1:
+		return messages.Invalid("run", "streams", c.Streams, "is at least 1")
+	case c.Steps < 1:
+		return messages.Invalid("run", "steps", c.Steps, "is at least 1")
+	case c.NumLinks < 0:
+		return messages.Invalid("run", "num_links", c.NumLinks, "is at least 1")
+	case c.Queues < 0:
+		return messages.Invalid("run", "queues", c.Queues, "is at least 1")
+	}
+	if v := c.Verify; v != nil {
+		if !(v.PCC >= -1 && v.PCC <= 1) {
+			return messages.Invalid("run", "verify pcc", v.PCC, "is from -1 to 1")
+		}
+		if !(v.MaxError >= 0) || math.IsInf(v.MaxError, 1) {
+			return messages.Invalid("run", "verify max_error", v.MaxError, "is a number that is not negative")
+		}
+	}
+	return nil
+}
+
+// meshShape is the shape of the mesh, or of the preset.
+func (c *Config) meshShape() (meshrun.MeshShape, error) {
+	if c.Preset == "" {
+		return c.Mesh, c.Mesh.Validate()
+	}
+	if c.Mesh != (meshrun.MeshShape{}) {
+		return c.Mesh, messages.Invalid("run", "mesh", c.Mesh, "is not given beside a preset, %s", c.Preset)
+	}
+	presets, err := meshrun.Presets()
+	if err != nil {
+		return meshrun.MeshShape{}, err
+	}
+	names := make([]string, len(presets))
+	for i, p := range presets {
+		if names[i] = p.Name; p.Name == c.Preset {
+			return meshrun.MeshShape{Rows: p.Mesh[0], Cols: p.Mesh[1]}, nil
+		}
+	}
+	return meshrun.MeshShape{}, messages.Invalid("run", "preset", strconv.Quote(c.Preset), "is one of %s", strings.Join(names, ", "))
+}
+
+func (j *job) meshConfig() meshrun.Config {
+	c := meshrun.Config{Preset: j.cfg.Preset, NumLinks: j.cfg.NumLinks, Topology: j.cfg.Topology, Queues: j.cfg.Queues, Mode: j.cfg.Mode, Seed: j.cfg.Seed, Lockstep: true}
+	if c.Preset == "" {
+		c.Mesh = j.cfg.Mesh
+	}
+	return c
+}
