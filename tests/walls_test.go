@@ -77,7 +77,12 @@ func TestWalls(t *testing.T) {
 		"pools":    {"messages"},
 		"axis":     {"messages"},
 		"actors":   {"messages", "pools", "axis", "devicecgo"},
-		"workload": {".", "messages"},
+
+		"workload":             {".", "messages", "workload/checkpoint", "workload/nn", "workload/wan"},
+		"workload/safetensors": {"messages"},
+		"workload/checkpoint":  {"messages", "workload/safetensors"},
+		"workload/nn":          {".", "messages", "workload/checkpoint"},
+		"workload/wan":         {".", "messages", "workload/checkpoint", "workload/nn"},
 	}
 	for folder, by := range all {
 		for path, files := range by {

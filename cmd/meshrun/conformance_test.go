@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			recorded, err := os.ReadFile(filepath.Join(conformance, name+".log.json"))
 			require.NoError(t, err)
-			p := meshrun("exec", scenario)
+			p := meshrunProgram("exec", scenario)
 			require.Equal(t, 0, p.code, p.stderr)
 			require.Empty(t, compare(readLog(t, string(recorded)), readLog(t, p.stdout)))
 		})
@@ -155,7 +155,7 @@ func namesIn(v any) []string {
 
 // The comparison itself finds what is wrong.
 func TestConformanceComparisonSeesDifferences(t *testing.T) {
-	p := meshrun("exec", filepath.Join(conformance, "gathers1.scenario.json"))
+	p := meshrunProgram("exec", filepath.Join(conformance, "gathers1.scenario.json"))
 	require.Equal(t, 0, p.code, p.stderr)
 	recorded, err := os.ReadFile(filepath.Join(conformance, "gathers1.log.json"))
 	require.NoError(t, err)

@@ -42,7 +42,7 @@ func state(args ...string) (*cli.State, *bytes.Buffer, *bytes.Buffer) {
 		Getenv: func(string) string { return "" }, ReadFile: os.ReadFile, RunModel: workload.Run}, &stdout, &stderr
 }
 
-func meshrun(args ...string) program {
+func meshrunProgram(args ...string) program {
 	s, stdout, stderr := state(args...)
 	code := cli.Main(s)
 	return program{code, stdout.String(), stderr.String()}

@@ -9,11 +9,6 @@ namespace meshrun::emu {
 // `rows` runs of `run` bytes each, from_stride and to_stride apart. Made for short runs: what a slice along the last dim consists of.
 void copy_rows(std::byte* to, uint64_t to_stride, const std::byte* from, uint64_t from_stride, uint64_t run, uint64_t rows);
 
-// Fetches a run into the caches ahead of its use. Where runs lie pages apart, the machine's own prefetching does not see the next.
-inline void prefetch_run(const std::byte* at, uint64_t bytes) {
-  for (uint64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
-}
-
 // Data work that copies one region to another of the same size.
 struct CopyRegion {
   const std::byte* from;

@@ -17,8 +17,8 @@ void add_round_bf16(float* shadow, const uint16_t* x, uint16_t* rounded_out, siz
   MESHRUN_BEST(add_round_run)(shadow, x, rounded_out, n);
 }
 
-void add_round_held_bf16(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n) {
-  MESHRUN_BEST(add_round_held_run)(shadow, held, x, rounded_out, n);
+void add_round_held_bf16(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n, size_t ahead) {
+  MESHRUN_BEST(add_round_held_run)(shadow, held, x, rounded_out, n, ahead);
 }
 
 bool rounds_to(const float* shadow, const uint16_t* got, size_t n) { return MESHRUN_BEST(rounds_to_run)(shadow, got, n); }

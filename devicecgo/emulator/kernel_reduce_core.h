@@ -33,8 +33,13 @@ MESHRUN_INLINE Floats believed(Floats exact, Floats held) {
 }
 MESHRUN_INLINE Pair believed(Pair exact, Pair held) { return {believed(exact.a, held.a), believed(exact.b, held.b)}; }
 
-void add_round_held_run(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n) {
+void add_round_held_run(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n, size_t ahead) {
   sweep_twice(n, [=](size_t i, auto part) {
+    if (ahead != 0) {
+      __builtin_prefetch(held + i + ahead);
+      __builtin_prefetch(x + i + ahead);
+      __builtin_prefetch(rounded_out + i + ahead, 1);
+    }
     const auto sum = believed(part.load(shadow + i), part.load(held + i)) + part.load(x + i);
     part.store(shadow + i, sum);
     part.store_rounded(rounded_out + i, sum);

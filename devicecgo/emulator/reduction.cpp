@@ -11,8 +11,9 @@
 namespace meshrun::emu {
 namespace {
 
-constexpr size_t kBlock = 2048;      // elements handled at a time, so that they stay in the nearest cache
-constexpr size_t kWorthInPlace = 256;  // shorter runs are put together in a buffer
+constexpr size_t kBlock = 2048;         // elements handled at a time, so that they stay in the nearest cache
+constexpr size_t kWorthInPlace = 256;   // shorter runs are put together in a buffer
+constexpr size_t kRowBytes = 16 << 10;  // longer runs are streams that the machine follows by itself
 
 // Window hands out a region block by block: in place where the block is contiguous, else by way of a buffer.
 template <class T>
@@ -25,11 +26,6 @@ class Window {
   size_t handy() const {
     if (absent() || region_.run < kWorthInPlace * sizeof(T)) return kBlock;
     return std::min(kBlock, (region_.run - in_) / sizeof(T));
-  }
-  // Fetches what comes behind the next n elements, if that is in another run.
-  void look_ahead(size_t n) const {
-    if (absent() || in_ + n * sizeof(T) < region_.run || region_.stride == region_.run) return;
-    prefetch_run(data_ + region_.offset + (row_ + 1) * region_.stride, std::min<uint64_t>(region_.run, kBlock * sizeof(T)));
   }
 
   const T* read(size_t n) {
@@ -94,7 +90,6 @@ void blocks(const ReduceStep& s, F fn) {
   const size_t elements = s.target.bytes() / sizeof(T);
   for (size_t done = 0; done < elements;) {
     const size_t n = std::min({elements - done, behind.handy(), own.handy(), other.handy(), to.handy()});
-    for (const Window<T>* w : {&behind, &own, &other, &to}) w->look_ahead(n);
     T* const out = to.reserve(n);
     fn(done, n, behind.read(n), own.read(n), other.read(n), out);
     to.written(out, n);
@@ -122,6 +117,8 @@ void reduce_bf16(const ReduceStep& s) {
   const Block other_sum = take_shadow(s.other);
   float* const values = reinterpret_cast<float*>(sum.data());
   std::array<float, kBlock> space;
+  const Region& rows = s.own.region;
+  const size_t ahead = rows.stride != rows.run && rows.run <= kRowBytes ? rows.stride / sizeof(uint16_t) : 0;
 
   blocks<uint16_t>(s, [&](size_t at, size_t n, const uint16_t* behind, const uint16_t* own, const uint16_t* other, uint16_t* to) {
     float* const acc = sum ? values + at : space.data();
@@ -132,7 +129,7 @@ void reduce_bf16(const ReduceStep& s) {
       return;
     }
     if (exact && other == nullptr) {
-      add_round_held_bf16(acc, behind, own, to, n);
+      add_round_held_bf16(acc, behind, own, to, n, ahead);
       return;
     }
     if (!exact || !rounds_to(acc, behind, n)) widen_bf16(acc, behind, n);

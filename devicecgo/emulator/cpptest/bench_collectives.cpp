@@ -261,6 +261,26 @@ void bench_enqueue(const char* config, uint32_t cols) {
   std::printf("small all_gather on 1x%u: enqueue %.3f us for the caller, %.2f us a launch in all\n", cols, median(caller), median(all));
 }
 
+// Products on all devices of 1x8, and one on a single device, which both threads share.
+void bench_matmul() {
+  for (const uint32_t cols : {8u, 1u}) {
+    Bench b("", cols);
+    const uint32_t m = 1024, k = 1536, n = 1536;
+    auto op = make_op<mr_matmul>(MR_OP_MATMUL);
+    op.input = b.filled(1, 1, m, k);
+    op.weight = b.filled(1, 1, k, n);
+    op.output = b.alloc(1, 1, m, n);
+    op.dtype = MR_BFLOAT16;
+    Sample s;
+    for (int i = 0; i < rounds; ++i)
+      s.take([&] {
+        b.enqueue(op);
+        b.fence();
+      });
+    std::printf("matmul %ux%ux%u on %u devices: %.1f ms, %.1f GFLOP/s\n", m, n, k, cols, median(s.wall), 2e-6 * m * n * k * cols / median(s.wall));
+  }
+}
+
 // How many launches of a big model go through in timing mode: gathers on either axis and products in between, on 4x8.
 void bench_timing() {
   Bench b("mode=timing\nnum_links=2", 8, 4);
@@ -319,6 +339,7 @@ int main(int argc, char** argv) {
   for (const uint32_t cols : {2u, 4u, 8u})
     if (wanted("enqueue")) bench_enqueue(config, cols);
   if (wanted("timing")) bench_timing();
+  if (wanted("matmul")) bench_matmul();
   Memcpy plain;
   bench_gather(config, plain);
   bench_scatter(config, plain);

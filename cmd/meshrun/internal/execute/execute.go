@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/meshrun/meshrun"
@@ -152,7 +153,7 @@ func notOpened(err error) *Result {
 	for key, value := range map[string]string{"hazards": "[]", "hang": "null", "faults": "[]", "stats": "{}", "virtual_ns": "0"} {
 		report[key] = json.RawMessage(value)
 	}
-	return &Result{Rows: []*messages.Row{{Step: "open", Err: err}}, Report: report, Failures: []error{fmt.Errorf("%w: %v", exit.ErrNotOpened, err)}} // its own kind counts, not the cause's
+	return &Result{Rows: []*messages.Row{{Step: "open", Err: err}}, Report: report, Failures: []error{fmt.Errorf("%w: %s", exit.ErrNotOpened, strings.TrimPrefix(err.Error(), "open: "))}} // its own kind counts, not the cause's
 }
 
 // setupStream makes the case's tensors. What it does is not shown.
