@@ -421,6 +421,7 @@ func (d *device) end() error {
 	d.rt.broken.CompareAndSwap(nil, &why)
 	d.fail(why)
 	d.flushAnswers()
+	close(d.rt.gone)
 	d.rt.thread.SetTimer(nil)
 	return d.dev.Close()
 }

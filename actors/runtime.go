@@ -69,6 +69,7 @@ type Runtime struct {
 	anyReleased atomic.Bool
 	journal     []*messages.Row
 	closing     bool
+	gone        chan struct{} // the device actor has ended: nobody answers any more
 	closed      chan struct{}
 	closeErr    error
 
@@ -92,7 +93,7 @@ func Start(ctx context.Context, cfg Config) (*Runtime, error) {
 			*l.value = l.def
 		}
 	}
-	r := &Runtime{cfg: cfg, thread: devicecgo.NewThread(), streams: map[string]*Stream{}, closed: make(chan struct{}), log: cfg.Logger}
+	r := &Runtime{cfg: cfg, thread: devicecgo.NewThread(), streams: map[string]*Stream{}, gone: make(chan struct{}), closed: make(chan struct{}), log: cfg.Logger}
 	if r.log == nil {
 		r.log = zap.NewNop()
 	}
@@ -223,7 +224,7 @@ func ask[T any](ctx context.Context, r *Runtime, make func(reply chan<- answer[T
 		return a.value, a.err
 	case <-ctx.Done():
 		return zero, ctx.Err()
-	case <-r.closed:
+	case <-r.gone:
 		select {
 		case a := <-reply:
 			return a.value, a.err

@@ -511,7 +511,10 @@ func TestDevicePanicAnswersEverybody(t *testing.T) {
 	}
 	assert.Positive(t, failed)
 	_, err := r.Stats(ctx)
-	require.Error(t, err)
+	require.ErrorIs(t, err, messages.ErrInternal, "who asks a dead device actor is told at once")
+	_, err = s.Read(ctx, x, messages.Coord{})
+	require.ErrorIs(t, err, messages.ErrInternal)
+	require.NoError(t, ctx.Err())
 }
 
 // TestCloseAnswersEverything: Close with work queued and in flight returns in bounded time, each request has an answer (field case A33).
