@@ -28,8 +28,8 @@ func (t *Tensor) Shape() Shape { return t.t.Spec().Shape }
 // Wait returns when the tensor's data are there, or with the error of the operation that makes them, or when ctx ends.
 func (t *Tensor) Wait(ctx context.Context) error { return t.t.Wait(ctx) }
 
-// Failed returns the error of the operation that makes the tensor, once it has failed; nil before, and when it has not. It never waits.
-func (t *Tensor) Failed() error { return t.t.Failed() }
+// Ended reports whether the operation that makes the tensor is over, and its error when it has failed. It never waits.
+func (t *Tensor) Ended() (bool, error) { return t.t.Ended() }
 
 // Release gives the tensor back: its memory may be used again once the last launch that reads it is over. Releasing twice, or
 // a nil tensor, is harmless.

@@ -23,12 +23,12 @@ func (s *Stream) Act(ctx context.Context, requests func() error) error {
 	return requests()
 }
 
-// Failed returns the error of the operation that makes the tensor, once it has failed; nil before, and when it has not. It never waits.
-func (t *Tensor) Failed() error {
+// Ended reports whether the operation that makes the tensor is over, and its error when it has failed. It never waits.
+func (t *Tensor) Ended() (bool, error) {
 	if t.producer == nil {
-		return nil
+		return true, nil
 	}
-	return t.producer.failed()
+	return t.producer.done(), t.producer.failed()
 }
 
 // AddRow puts a row of the caller's into the journal, behind those that are there.

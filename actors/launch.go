@@ -49,7 +49,13 @@ func (d *device) carryOut(t *task) {
 			d.answer(t, err)
 		})
 	case t.write != nil:
-		d.finish(t, d.put(t))
+		onItsWay := t.write.data != nil
+		if err := d.put(t); err != nil || !onItsWay {
+			d.finish(t, err)
+			break
+		}
+		t.stream.queue.left++
+		d.record(func(err error) { d.answer(t, err) }) // it can be read once it is there
 	case t.plan.Kind == messages.OpGetSemaphores || t.plan.Kind == messages.OpGetBuffers:
 		d.lend(t)
 		d.finish(t, nil)

@@ -179,11 +179,13 @@ func TestGetters(t *testing.T) {
 		{"op":"get_ag_ping_pong_buffer","shape":[1,1,32,64],"dim":3,"mesh_axis":1},
 		{"op":"get_rs_ping_pong_buffer","shape":[1,1,32,64],"dim":3,"mesh_axis":0,"out":["mid","out"]},
 		{"op":"get_ag_ping_pong_semaphore","mesh_axis":1},{"op":"get_rs_ping_pong_semaphore","mesh_axis":0},{"op":"get_barrier_semaphore","mesh_axis":0},
+		{"op":"get_rs_ping_pong_buffer","shape":[1,1,32,64],"dim":3,"mesh_axis":0,"return_intermediate":false,"out":"alone"},
 		{"op":"get_ag_hyperparams","shape":[1,1,513,64]},{"op":"get_rs_hyperparams","shape":[1,1,32,64]}]}`)
 	require.Equal(t, map[string]any{"shape": []any{1.0, 1.0, 32.0, 256.0}, "buffer": "ag(shape=[1, 1, 32, 64],dim=3,axis=1,dtype=bfloat16).bank0"},
 		l.find(t, "get_ag_ping_pong_buffer").Returns)
 	require.Equal(t, []any{"rs(shape=[1, 1, 32, 64],dim=3,axis=0).bank0.intermediate", "rs(shape=[1, 1, 32, 64],dim=3,axis=0).bank0.output"},
-		l.find(t, "get_rs_ping_pong_buffer").Returns)
+		l.Rows[2].Returns)
+	require.Equal(t, []int{1, 1, 32, 32}, l.Tensors["alone"].Shape)
 	require.Equal(t, []int{2, 1, 32, 64}, l.Tensors["mid"].Shape)
 	require.Equal(t, []int{1, 1, 32, 32}, l.Tensors["out"].Shape)
 	require.Equal(t, []any{"ag[1].bank0.0", "ag[1].bank0.1"}, l.find(t, "get_ag_ping_pong_semaphore").Returns)

@@ -152,6 +152,20 @@ func TestWrites(t *testing.T) {
 	require.Equal(t, 8.0, l.values(t, "y", 0, 1)[0])
 }
 
+// What was written can be read at once: the read waits for it.
+func TestReadBehindAWrite(t *testing.T) {
+	l := ok(t, `{"mesh":[1,2],"streams":[{"name":"s","calls":[{"op":"write","shape":[1,1,32,32],"fill":{"const":5},"out":"y"},{"op":"read","in":"y","out":"z"}]}]}`)
+	require.Equal(t, 5.0, l.values(t, "y", 0, 1)[0])
+	require.Equal(t, 5.0, l.values(t, "z", 0, 1)[0])
+}
+
+func TestTensorsThatDoNotFit(t *testing.T) {
+	p := execute(`{"mesh":[1,2],"limits":{"dram_bytes":1000},"tensors":{"x":{"shape":[1,1,64,64],"fill":{"const":1}}},"calls":[{"op":"fence"}]}`)
+	require.Equal(t, 6, p.code, p.stderr)
+	require.Contains(t, p.stderr, "tensors.x")
+	require.Len(t, readLog(t, p.stdout).Rows, 1, "no call was reached")
+}
+
 // The error of each call, its exit code, and that the stream ends there while others go on.
 func TestInvalidCalls(t *testing.T) {
 	for name, tt := range map[string]struct{ call, want string }{
@@ -166,17 +180,25 @@ func TestInvalidCalls(t *testing.T) {
 		"an empty shape":         {`"op":"all_gather","shape":[0],"dim":0,"mesh_axis":1`, "shape [0]"},
 		"no device there":        {`"op":"read","in":"x","at":[2,0]`, "device (2,0)"},
 		"released":               {`"op":"read","in":"y"`, `tensor "y": released`},
-		"a lease of two":         {`"op":"read","in":"pair"`, `tensor "pair"`},
+		"a lease of two":         {`"op":"read","in":"pair"`, `tensor "pair": is one tensor on the mesh; this name stands for 2 buffers`},
+		"semaphores":             {`"op":"read","in":"sems"`, `tensor "sems": is one tensor on the mesh; this name stands for semaphores`},
+		"a copy on the host":     {`"op":"add","in":["x","copy"]`, `this name stands for a copy on the host`},
+		"released twice":         {`"op":"release","tensors":["x","y"]`, `release: tensor "y": released`},
+		"not made yet":           {`"op":"release","tensors":["late"]`, `tensor "late": has been made by the stream that makes it`},
+		"too few values":         {`"op":"write","in":"x","fill":{"values":[1,2]}`, "fill.values 2: are 1024"},
+		"another shape":          {`"op":"write","in":"x","fill":{"global":[1,1,32,64],"iota":true}`, "fill.global [1, 1, 32, 64]: gives shards of the tensor's shape"},
+		"a layout of others":     {`"op":"all_gather","in":"x","layout":"row_major","dim":3,"mesh_axis":1`, `layout row_major: is that of the input "x", tile`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			text := `{"mesh":[2,4],"tensors":{"x":{"shape":[1,1,32,32]},"odd":{"shape":[1,1,32,33]}},"streams":[
 				{"name":"bad","calls":[{"op":"add","in":["x","x"],"out":"y"},{"op":"release","tensors":["y"]},
-					{"op":"get_rs_ping_pong_buffer","shape":[1,1,32,32],"dim":3,"mesh_axis":1,"out":"pair"},{%s%s},{"op":"fence"}]},
-				{"name":"good","calls":[{"op":"add","in":["x","x"]},{"op":"add","in":["x","x"]},{"op":"fence"}]}]}`
+					{"op":"get_rs_ping_pong_buffer","shape":[1,1,32,32],"dim":3,"mesh_axis":1,"out":"pair"},
+					{"op":"get_ag_ping_pong_semaphore","mesh_axis":0,"out":"sems"},{"op":"read","in":"x","out":"copy"},{%s%s},{"op":"fence"}]},
+				{"name":"good","calls":[{"op":"add","in":["x","x"]},{"op":"add","in":["x","x"]},{"op":"fence"},{"op":"sleep","us":90000},{"op":"add","in":["x","x"],"out":"late"}]}]}`
 			p := execute(fmt.Sprintf(text, tt.call, ""))
 			require.Equal(t, 2, p.code, p.stderr)
-			require.Contains(t, p.stderr, "meshrun: standard input: streams[0].calls[3] (stream bad): ")
+			require.Contains(t, p.stderr, "meshrun: standard input: streams[0].calls[5] (stream bad): ")
 			require.Contains(t, p.stderr, tt.want)
 			require.Equal(t, 1, strings.Count(p.stderr, "\n"), "one line: %s", p.stderr)
 			l := readLog(t, p.stdout)
@@ -185,7 +207,7 @@ func TestInvalidCalls(t *testing.T) {
 				switch r.Stream {
 				case "bad":
 					bad++
-					if bad == 4 {
+					if bad == 6 {
 						require.Contains(t, r.Error, tt.want)
 						require.Empty(t, r.Effects)
 					}
@@ -194,13 +216,13 @@ func TestInvalidCalls(t *testing.T) {
 					require.Empty(t, r.Error)
 				}
 			}
-			require.Equal(t, []int{4, 3}, []int{bad, good}, "a call that was not reached has no row; the other stream goes on")
+			require.Equal(t, []int{6, 5}, []int{bad, good}, "a call that was not reached has no row; the other stream goes on")
 
 			// The same error, expected: a success, and the stream goes on.
 			expected := fmt.Sprintf(text, tt.call, fmt.Sprintf(`,"expect":{"error":%q}`, strings.ToUpper(tt.want)))
 			p = execute(expected)
 			require.Equal(t, 0, p.code, p.stderr)
-			require.Len(t, readLog(t, p.stdout).Rows, 1+5+3)
+			require.Len(t, readLog(t, p.stdout).Rows, 1+7+5)
 		})
 	}
 }
@@ -231,8 +253,8 @@ func TestAFailedCallsNameIsPoisoned(t *testing.T) {
 // next call that has not been submitted.
 func TestOutOfMemory(t *testing.T) {
 	text := `{"mesh":[1,2],"limits":{"dram_bytes":20000},"tensors":{"x":{"shape":[1,1,64,64],"fill":{"const":1}}},"streams":[
-		{"name":"s","calls":[{"op":"add","in":["x","x"],"out":"y"},{"op":"add","in":["y","y"],"out":"z"%s},{"op":"add","in":["z","x"],"out":"w"%s},{"op":"read","in":"y"}]}]}`
-	p := execute(fmt.Sprintf(text, "", ""))
+		{"name":"s","calls":[{"op":"add","in":["x","x"],"out":"y"},{"op":"add","in":["y","y"],"out":"z"%s},{"op":"add","in":["z","x"],"out":"w"%s},{"op":"read","in":"y"}%s]}]}`
+	p := execute(fmt.Sprintf(text, "", "", ""))
 	require.Equal(t, 6, p.code, p.stderr)
 	require.Contains(t, p.stderr, "streams[0].calls[1] (stream s): add")
 	require.Contains(t, p.stderr, "out of memory")
@@ -241,9 +263,11 @@ func TestOutOfMemory(t *testing.T) {
 	require.Contains(t, l.Rows[2].Error, "out of memory")
 	require.Equal(t, []string{"x", "y"}, sorted(l.Tensors))
 
-	p = execute(fmt.Sprintf(text, `,"expect":{"error":"out of memory"}`, `,"expect":{"error":"poisoned"}`))
+	p = execute(fmt.Sprintf(text, `,"expect":{"error":"out of memory"}`, `,"expect":{"error":"poisoned"}`, `,{"op":"read","in":"w","expect":{"error":"poisoned"}}`))
 	require.Equal(t, 0, p.code, p.stderr)
-	require.Equal(t, []string{"s add", "s add", "s add", "s read"}, readLog(t, p.stdout).steps())
+	l = readLog(t, p.stdout)
+	require.Equal(t, []string{"s add", "s add", "s add", "s read", "s read"}, l.steps())
+	require.Contains(t, l.Rows[5].Error, "out of memory", "the cause is told as well")
 }
 
 // A tensor of another stream can be used from the call on that makes it.

@@ -62,7 +62,6 @@ type log struct {
 	Rows    []row                `json:"rows"`
 	Tensors map[string]logTensor `json:"tensors"`
 	Report  map[string]any       `json:"report"`
-	Raw     map[string]any       `json:"-"`
 }
 
 type row struct {

@@ -73,19 +73,19 @@ class Context final : public ProgramSink {
   // ---- data and peers
   // Does fn(Parallel&) on the data. It must say what it reads and writes, and hold nothing of the coroutine's frame.
   template <class F>
-  void work(std::span<const Access> accesses, uint64_t amount, F fn) {
-    if (!timing()) engine_->flow().submit(*launch_, accesses, amount, fn);
+  void work(std::span<const Access> accesses, uint64_t amount, F fn, Chain chain = {}) {
+    if (!timing()) engine_->flow().submit(*launch_, accesses, amount, fn, chain);
   }
   template <class F>
-  void work(std::initializer_list<Access> accesses, uint64_t amount, F fn) {
-    work(std::span(accesses.begin(), accesses.size()), amount, fn);
+  void work(std::initializer_list<Access> accesses, uint64_t amount, F fn, Chain chain = {}) {
+    work(std::span(accesses.begin(), accesses.size()), amount, fn, chain);
   }
   // Sends `bytes` to the neighbour, ready at `after`, and raises its semaphore when they have arrived. fn writes the data there.
   template <class F>
-  void send(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal, std::initializer_list<Access> accesses, F fn) {
+  void send(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal, std::initializer_list<Access> accesses, F fn, Chain chain = {}) {
     uint64_t amount = 0;
     for (const Access& a : accesses) amount += a.region.bytes();
-    work(accesses, amount, fn);
+    work(accesses, amount, fn, chain);
     transfer(hop, bytes, after, signal);
   }
   // Raises a semaphore on all others of the line, hop by hop both ways.

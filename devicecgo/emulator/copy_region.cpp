@@ -1,5 +1,6 @@
 #include "copy_region.h"
 
+#include <array>
 #include <cstring>
 
 #include "kernel_copy.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr uint64_t kRowRun = 16 << 10;      // runs longer than this are streams that the machine follows by itself
 constexpr uint64_t kWorthStreaming = 1024;  // a run
 constexpr uint64_t kRowsAhead = 12;         // of short rows
+constexpr uint64_t kChainBlock = 16 << 10;  // stays in the nearest cache
 
 // Fetches a run into the caches ahead of its use. Where runs lie pages apart, the machine's own prefetching does not see the next.
 void prefetch_run(const std::byte* at, uint64_t bytes) {
@@ -107,6 +109,21 @@ void CopyRegion::operator()(Parallel&) const {
     copy_rows(b, run + gap_to, a, run + gap_from, run, whole);
   }
   std::memcpy(b + whole * (run + gap_to), a + whole * (run + gap_from), left % run);
+}
+
+void CopyRegion::run_chain(const CopyRegion* const* steps, size_t n, Parallel& parallel) {
+  const CopyRegion& first = *steps[0];
+  std::array<std::byte, kChainBlock> block;
+  const uint64_t bytes = first.source.bytes();
+  for (uint64_t done = 0; done < bytes; done += kChainBlock) {
+    const uint64_t end = std::min(done + kChainBlock, bytes);
+    const Region piece = Region::contiguous(0, end - done);
+    CopyRegion{first.from, block.data(), first.source.part(first.source.from + done, first.source.from + end), piece}(parallel);
+    for (size_t i = 0; i < n; ++i) {
+      const CopyRegion& s = *steps[i];
+      CopyRegion{block.data(), s.to, piece, s.target.part(s.target.from + done, s.target.from + end), s.streaming}(parallel);
+    }
+  }
 }
 
 }  // namespace meshrun::emu

@@ -1,6 +1,8 @@
 // copy_region.h: copies between regions of memory.
 #pragma once
 
+#include <cstddef>
+
 #include "parallel.h"
 #include "region.h"
 
@@ -17,6 +19,8 @@ struct CopyRegion {
   bool streaming = false;  // past the caches: for operations that move more than the caches hold
 
   void operator()(Parallel& parallel) const;
+  // Each step copies what the one before has written: so all copy what the first reads.
+  static void run_chain(const CopyRegion* const* steps, size_t n, Parallel& parallel);
 };
 
 }  // namespace meshrun::emu

@@ -152,11 +152,40 @@ void DataFlow::fail(DataOwner& owner, std::exception_ptr error) {
 }
 
 void DataFlow::run(Task* task, std::unique_lock<std::mutex>& lock) {
+  std::array<Task*, kMostChained> chain{task};
+  size_t n = 1;
+  while (n < kMostChained && (chain[n] = take_next_of_chain(*chain[n - 1])) != nullptr) ++n;
   ++running_;
   lock.unlock();
-  if (!monitor_.stop.load(std::memory_order_relaxed)) guarded(*task->owner_, [&] { task->call_(task->closure_, *team_); });
+  if (!monitor_.stop.load(std::memory_order_relaxed))
+    guarded(*task->owner_, [&] {
+      if (n == 1) {
+        task->call_(task->closure_, *team_);
+      } else {
+        task->call_chain_(chain.data(), n, *team_);
+      }
+    });
   lock.lock();
   --running_;
+  size_t freed = 0;
+  for (size_t i = 0; i < n; ++i) freed += finish(chain[i]);
+  if (freed > 1) wake_for_work(freed - 1);
+}
+
+// The piece that does the next hop of the same chunk, if it waits for this one alone. It is then the caller's to do.
+Task* DataFlow::take_next_of_chain(Task& task) {
+  if (task.chain_.id == 0) return nullptr;
+  for (auto it = task.successors_.begin(); it != task.successors_.end(); ++it) {
+    Task* next = *it;
+    if (next->blockers_ != 1 || next->owner_ != task.owner_ || next->chain_ != task.chain_ || next->call_chain_ != task.call_chain_) continue;
+    next->blockers_ = 0;
+    task.successors_.erase(it);
+    return next;
+  }
+  return nullptr;
+}
+
+size_t DataFlow::finish(Task* task) {
   task->done_.store(true, std::memory_order_release);
   size_t freed = 0;
   for (size_t i = task->successors_.size(); i-- > 0;) {  // backwards, so that the first comes to stand in front
@@ -168,7 +197,6 @@ void DataFlow::run(Task* task, std::unique_lock<std::mutex>& lock) {
   task->successors_.clear();
   task->next_ = finished_;
   finished_ = task;
-  if (freed > 1) wake_for_work(freed - 1);
   DataOwner* owner = task->owner_;
   if (--owner->open_work == 0) {
     owner->data_done();
@@ -176,6 +204,7 @@ void DataFlow::run(Task* task, std::unique_lock<std::mutex>& lock) {
   } else if (want_room_) {
     monitor_.wake_engine();
   }
+  return freed;
 }
 
 void DataFlow::wake_for_work(size_t pieces) {

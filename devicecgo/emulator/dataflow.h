@@ -44,6 +44,19 @@ struct Access {
   bool write = false;
 };
 
+// Chain says that a piece of work does to a chunk what comes next after the piece with the same chain before it: the next hop of a
+// chunk on its way. Pieces that follow one another without anything in between may then be done as one, block by block; the result
+// is the same, but the chunk stays in the nearest cache.
+struct Chain {
+  uint64_t id = 0;     // unique in its owner; 0 = none
+  uint64_t bytes = 0;  // of the chunk: all hops do the same ones
+  bool operator==(const Chain&) const = default;
+};
+
+// Work of which several pieces in a chain can be done as one.
+template <class F>
+concept Chainable = requires(const F* const* steps, size_t n, Parallel& parallel) { F::run_chain(steps, n, parallel); };
+
 // DataOwner is on whose behalf data work is done: a launch. The members are under the monitor's lock.
 class DataOwner {
  public:
@@ -67,6 +80,8 @@ class Task {
   Task* next_ = nullptr;        // in the ready list, the finished list or the free list
   DataOwner* owner_ = nullptr;
   void (*call_)(void*, Parallel&) = nullptr;
+  void (*call_chain_)(Task* const* tasks, size_t n, Parallel&) = nullptr;
+  Chain chain_;
   uint32_t entry_count_ = 0;
   std::vector<Task*> successors_;
   alignas(16) std::byte closure_[kClosureBytes];
@@ -83,7 +98,7 @@ class DataFlow {
   // all later. fn is copied as bytes and must hold no reference to a coroutine's frame. `work` is roughly the bytes it touches:
   // small work is done on the spot.
   template <class F>
-  void submit(DataOwner& owner, std::span<const Access> accesses, uint64_t work, F fn) {
+  void submit(DataOwner& owner, std::span<const Access> accesses, uint64_t work, F fn, Chain chain = {}) {
     static_assert(sizeof(F) <= Task::kClosureBytes && std::is_trivially_copyable_v<F>);
     if (!blocked(accesses) && work <= kWorkInline) {
       guarded(owner, [&] { fn(*team_); });
@@ -92,6 +107,15 @@ class DataFlow {
     Task* task = fresh_task(owner, accesses);
     std::memcpy(task->closure_, static_cast<const void*>(&fn), sizeof(F));
     task->call_ = [](void* closure, Parallel& parallel) { (*std::launder(reinterpret_cast<F*>(closure)))(parallel); };
+    task->chain_ = {};
+    if constexpr (Chainable<F>) {
+      task->chain_ = chain;
+      task->call_chain_ = [](Task* const* tasks, size_t n, Parallel& parallel) {
+        std::array<const F*, kMostChained> steps;
+        for (size_t i = 0; i < n; ++i) steps[i] = std::launder(reinterpret_cast<const F*>(tasks[i]->closure_));
+        F::run_chain(steps.data(), n, parallel);
+      };
+    }
     hand_over(task);
   }
   bool full() const { return outstanding_ >= kWindow; }
@@ -111,6 +135,7 @@ class DataFlow {
   class Team;
   struct Job;
   static constexpr uint64_t kWorkInline = 32 << 10;
+  static constexpr size_t kMostChained = 32;
   static constexpr size_t kWindow = 4096;  // tasks under way before the engine stops simulating and helps
 
   bool blocked(std::span<const Access> accesses);  // fills blockers_
@@ -119,6 +144,8 @@ class DataFlow {
   template <class F>
   void guarded(DataOwner& owner, F f);
   void run(Task* task, std::unique_lock<std::mutex>& lock);
+  static Task* take_next_of_chain(Task& task);
+  size_t finish(Task* task);  // how many others that has freed
   bool join_job(std::unique_lock<std::mutex>& lock);
   void work();
   void wake_for_work(size_t pieces);

@@ -111,8 +111,9 @@ bool Engine::query(HostEvent& event) {
 }
 
 bool Engine::never(const HostEvent& event) {
+  if (!stuck_.load(std::memory_order_relaxed)) return false;
   std::lock_guard lock(monitor_.mutex);
-  return hang_ && event.position > hang_retired_[event.queue];
+  return stuck_ && incoming_.empty() && event.position > stuck_after_[event.queue];
 }
 
 void Engine::forget(const std::shared_ptr<HostEvent>& event) {

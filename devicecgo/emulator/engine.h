@@ -74,7 +74,7 @@ class Engine {
   void submit(std::unique_ptr<Launch> launch);  // stamps the host's time
   std::shared_ptr<HostEvent> record(uint32_t queue);
   bool query(HostEvent& event);  // marks it seen when done
-  bool never(const HostEvent& event);  // of a mesh that hangs: it cannot come to be done
+  bool never(const HostEvent& event);  // the mesh hangs, and it cannot come to be done
   void forget(const std::shared_ptr<HostEvent>& event);
   void wait_on(uint32_t queue, const HostEvent& event);
   void spend_host_time(uint64_t ns) { host_ns_ += config_.lockstep ? ns : 0; }
@@ -84,7 +84,6 @@ class Engine {
   void bury(std::vector<SemaphoreRef> semaphores);  // freed by the host; increments may still be on their way
   void add_fault(Fault fault);
   std::vector<std::string> faults();
-  bool hung() const { return hung_.load(std::memory_order_acquire); }
   std::optional<Hang> hang();
   std::optional<Failure> next_failure();
   std::optional<LaunchProfile> profile(uint64_t seq);
@@ -181,13 +180,14 @@ class Engine {
   bool resetting_ = false;
   std::vector<SemaphoreRef> buried_;
   std::optional<Hang> hang_;
+  std::atomic<bool> stuck_{false};         // it hangs, and nothing has been enqueued since; written under the lock
+  std::array<uint64_t, 2> stuck_after_{};  // commands per queue that have retired all the same
   EngineStats stats_;
   bool advancing_ = false;
   std::optional<Advance> answer_;
   uint64_t until_ns_ = 0;
   uint64_t host_floor_ns_ = 0;  // the host's time when it began to wait
   uint64_t answered_ns_ = 0;
-  std::array<uint64_t, 2> hang_retired_{};  // commands per queue that had retired when the mesh hung
 
   // ---- the engine's
   uint64_t now_ = 0;
@@ -207,7 +207,6 @@ class Engine {
 
   std::unique_ptr<std::atomic<uint64_t>[]> device_retired_;
   std::atomic<uint64_t> shown_now_{0};
-  std::atomic<bool> hung_{false};
   std::thread thread_;
 };
 

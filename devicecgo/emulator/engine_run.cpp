@@ -29,7 +29,8 @@ void Engine::live() {
     std::unique_lock lock(monitor_.mutex);
     hang_ = Hang{format("the emulator failed: %s", e.what()), {}};
     hang_->json = Json().begin_object().field("class", "all_stuck").field("text", hang_->text).end_object().take();
-    hung_.store(true, std::memory_order_release);
+    stuck_ = true;
+    for (uint32_t q = 0; q < config_.queues; ++q) stuck_after_[q] = tails_[q].completed;
     while (!monitor_.stop.load(std::memory_order_relaxed)) {
       resetting_ = false;
       if (advancing_ && !answer_) answer_ = Advance::hang;
@@ -72,7 +73,7 @@ void Engine::main() {
       continue;
     }
     if (flow_.help(lock)) continue;
-    if (!config_.lockstep && !hang_ && heap_.empty() && unfinished()) note_hang();
+    if (!config_.lockstep && heap_.empty() && unfinished()) note_hang();
     if (open_)
       if (const std::optional<Advance> answer = answer_advance()) {
         answer_ = answer;
@@ -95,6 +96,7 @@ void Engine::main() {
 bool Engine::accept(std::unique_lock<std::mutex>& lock) {
   if (active_faults_.size() != faults_.size()) active_faults_ = faults_;
   if (!incoming_.empty()) {
+    stuck_ = false;
     for (auto& launch : incoming_) {
       if (!config_.lockstep) launch->enqueued_ns = now_;
       for (uint32_t d = 0; d < devices_.size(); ++d) launch->contexts[d].enter(*this, *launch, d);
@@ -159,7 +161,6 @@ bool Engine::recycle(std::unique_lock<std::mutex>& lock) {
 
 // May time run to `ns`? In lockstep it stops when something that the host waits for is done, but not before the host's own time.
 bool Engine::open_for(uint64_t ns) const {
-  if (hung_.load(std::memory_order_relaxed)) return false;
   if (!config_.lockstep) return true;
   return open_ && ns <= until_ns_ && (ns <= host_floor_ns_ || !reached_);
 }
@@ -330,7 +331,6 @@ bool Engine::unfinished() const {
 std::optional<Advance> Engine::answer_advance() {
   if (!flow_.idle()) return std::nullopt;
   if (unseen_done()) return Advance::progress;
-  if (hang_) return Advance::idle;
   if (heap_.empty() && unfinished()) {
     note_hang();
     return Advance::hang;
@@ -340,10 +340,11 @@ std::optional<Advance> Engine::answer_advance() {
   return Advance::progress;
 }
 
+// Devices that nothing holds up go on with what is enqueued later; the report is that of the first time.
 void Engine::note_hang() {
-  hang_ = describe_hang();
-  for (uint32_t q = 0; q < config_.queues; ++q) hang_retired_[q] = queues_[q].retired;
-  hung_.store(true, std::memory_order_release);
+  if (!hang_) hang_ = describe_hang();
+  stuck_ = true;
+  for (uint32_t q = 0; q < config_.queues; ++q) stuck_after_[q] = queues_[q].retired;
 }
 
 }  // namespace meshrun::emu

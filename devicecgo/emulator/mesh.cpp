@@ -210,7 +210,7 @@ mr_handle Mesh::event_record(uint32_t queue) {
 bool Mesh::event_query(mr_handle handle) {
   const std::shared_ptr<HostEvent>& event = events_.get(handle, "event_query: event");
   if (engine_->query(*event)) return true;
-  if (engine_->hung() && engine_->never(*event)) report_hang();
+  if (engine_->never(*event)) report_hang();
   return false;
 }
 

@@ -40,6 +40,11 @@ uint32_t GatherJob::parts(const Line& line, uint32_t position) const {
 
 namespace {
 
+// A chunk keeps its name on all its hops.
+Chain chain_of(uint32_t slice, uint32_t way, uint32_t link, uint32_t item, Span chunk) {
+  return {(((((chunk.from << 8 | slice) << 4 | link) << 1 | way) << 1 | item) << 1) | 1, chunk.bytes()};
+}
+
 // One worker: takes what comes from the device behind, and passes it on to the device ahead.
 Program gather_way(Context& ctx, const GatherJob& job, uint32_t way, uint32_t link, Word* arrived) {
   const Line line = ctx.line(job.over.axis);
@@ -65,7 +70,8 @@ Program gather_way(Context& ctx, const GatherJob& job, uint32_t way, uint32_t li
         const Region from = comes ? item.slices.part(whose, chunk) : alone(item.slices, chunk);
         const Region to = item.slices.part(whose, chunk);
         ctx.send(ahead, static_cast<uint64_t>(static_cast<double>(chunk.bytes()) * item.wire), here, Signal{semaphore, link},
-                 {{&source, from, false}, {&target, to, true}}, CopyRegion{source.data, target.data, from, to, item.streaming});
+                 {{&source, from, false}, {&target, to, true}}, CopyRegion{source.data, target.data, from, to, item.streaming},
+                 chain_of(whose, way, link, i, chunk));
       }
       if (!comes) continue;
       due += arriving.count();

@@ -237,15 +237,6 @@ func (d *decoder) ints(n *node) []int {
 	return out
 }
 
-func (d *decoder) numbers(n *node) []float64 {
-	items := d.elements(n, "numbers")
-	out := make([]float64, len(items))
-	for i, e := range items {
-		out[i] = d.number(e)
-	}
-	return out
-}
-
 func (d *decoder) names(n *node) []string {
 	var out []string
 	for _, e := range d.elements(n, "names") {

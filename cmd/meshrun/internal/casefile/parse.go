@@ -210,7 +210,7 @@ func (d *decoder) call(n *node, c *Case) Call {
 		return call
 	}
 	f.what = call.Name
-	a := &args{fields: f, case_: c}
+	a := &args{fields: f, file: c}
 	call.Action = entry.decode(a)
 	d.inputs(a, entry, &call)
 	call.Out = d.outputs(f, entry)

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/cmd/meshrun/internal/exit"
 )
 
@@ -45,7 +43,7 @@ func Main(s *State) int {
 func run(ctx context.Context, s *State) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v\n%s", meshrun.ErrInternal, p, debug.Stack())
+			err = exit.Panic(p)
 		}
 	}()
 	root := newRoot(s)
@@ -63,6 +61,10 @@ func report(s *State, err error) int {
 	}
 	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
 		fmt.Fprintln(s.Stderr, "meshrun: "+line)
+	}
+	var bug *exit.PanicError
+	if errors.As(err, &bug) && s.Getenv(exit.StackVariable) != "" {
+		_, _ = s.Stderr.Write(bug.Stack)
 	}
 	return exit.Code(err)
 }

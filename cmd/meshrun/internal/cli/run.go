@@ -76,7 +76,7 @@ func (s *State) runConfig(flags *pflag.FlagSet, args []string) (workload.Config,
 	given := runfile.Settings{}
 	flags.Visit(func(f *pflag.Flag) {
 		if v, ok := f.Value.(*setting); ok {
-			given[f.Name] = runfile.Setting{Text: v.text, Where: "--" + f.Name, Flag: true}
+			given[f.Name] = runfile.Setting{Text: v.text, Where: "--" + f.Name}
 		}
 	})
 	all, wrong := runfile.Override(file, given)

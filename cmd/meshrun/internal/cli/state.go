@@ -23,9 +23,8 @@ type State struct {
 	Getenv   func(string) string
 	ReadFile func(string) ([]byte, error)
 
-	StderrTTY   bool // progress bars may be drawn
-	StdoutTTY   bool // the summary may be coloured
-	StdoutWidth int  // columns of the terminal; 0 = not known
+	StderrTTY bool // progress bars may be drawn
+	StdoutTTY bool // tables may be drawn with lines
 
 	Signals <-chan os.Signal // the first interrupts, the second ends at once; nil = none come
 
@@ -44,9 +43,6 @@ func FromProcess() (*State, func()) {
 		Getenv: os.Getenv, ReadFile: os.ReadFile,
 		StderrTTY: term.IsTerminal(int(os.Stderr.Fd())), StdoutTTY: term.IsTerminal(int(os.Stdout.Fd())),
 		Signals: signals, RunModel: workload.Run,
-	}
-	if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-		s.StdoutWidth = w
 	}
 	return s, func() { signal.Stop(signals) }
 }

@@ -75,19 +75,21 @@ func (r *execution) run(ctx context.Context) (*Result, error) {
 		}
 	}
 	r.names = newNames(len(r.c.Streams))
+	out := &Result{}
 	setup, err := r.makeTensors(ctx)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = r.runStreams(ctx)
 	}
-	if err := r.runStreams(ctx); err != nil {
-		return nil, err
-	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	}
-	out := &Result{Tensors: r.snapshot(ctx, setup, r.names.shared)}
-	for _, s := range r.streams {
-		out.Tensors = append(out.Tensors, s.tensors...)
+	case err != nil:
+		out.Failures = append(out.Failures, err)
+	default:
+		out.Tensors = r.snapshot(ctx, setup, r.names.shared)
+		for _, s := range r.streams {
+			out.Tensors = append(out.Tensors, s.tensors...)
+		}
 	}
 	out.Report, err = r.report(ctx)
 	return out, err

@@ -26,16 +26,17 @@ type record struct {
 // step is the call's name in the journal: with its place, so that its row is found again.
 func (r *record) step() string { return fmt.Sprintf("%d %s", r.index, r.call.Name) }
 
-// failed is how the call has ended so far; nil also while it has not ended.
-func (r *record) failed() error {
-	if r.err == nil {
-		for _, t := range r.results {
-			if err := t.Failed(); err != nil {
-				return err
-			}
+// ended reports whether the call is over as far as the mesh goes, and how: the error is nil also while it is not over.
+func (r *record) ended() (bool, error) {
+	over := true
+	for _, t := range r.results {
+		done, err := t.Ended()
+		if err != nil && r.err == nil {
+			r.err = err
 		}
+		over = over && done
 	}
-	return r.err
+	return over, r.err
 }
 
 // expected reports whether an error is the one that the case expects of the call.
@@ -85,10 +86,7 @@ func (e *CallError) Error() string {
 // Unwrap returns the cause.
 func (e *CallError) Unwrap() error { return e.Err }
 
-// ends reports whether a call that ended like this ends its stream.
-func (r *record) ends() bool {
-	err := r.failed()
-	return err != nil && !r.expected(err)
-}
+// ends reports whether a call that ended with this error ends its stream.
+func (r *record) ends(err error) bool { return err != nil && !r.expected(err) }
 
 var errNotReached = errors.New("not reached")

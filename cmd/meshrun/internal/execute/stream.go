@@ -3,11 +3,11 @@ package execute
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"slices"
 
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/cmd/meshrun/internal/casefile"
+	"github.com/meshrun/meshrun/cmd/meshrun/internal/exit"
 	"github.com/meshrun/meshrun/messages"
 )
 
@@ -35,26 +35,24 @@ func newStream(r *execution, s *meshrun.Stream, index int) *stream {
 func (s *stream) run(ctx context.Context) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.panicked = fmt.Errorf("%w: stream %s: %v\n%s", meshrun.ErrInternal, s.s.Name(), p, debug.Stack())
+			s.panicked = fmt.Errorf("stream %s: %w", s.s.Name(), exit.Panic(p))
 		}
 		s.s.Close()
 	}()
 	for _, rec := range s.records {
 		// A call is one act: nobody else acts between its parts, and whether an earlier call has failed is not a matter of luck.
 		err := s.s.Act(ctx, func() error {
-			if slices.ContainsFunc(s.open, (*record).ends) {
+			if s.hasFailed() {
 				return errNotReached
 			}
 			rec.begun = true
 			s.do(ctx, rec)
 			return nil
 		})
-		if err != nil || ctx.Err() != nil || rec.ends() {
+		if err != nil || ctx.Err() != nil || rec.ends(rec.err) {
 			break
 		}
-		if len(rec.results) > 0 {
-			s.open = append(s.open, rec)
-		}
+		s.open = append(s.open, rec)
 	}
 	for _, rec := range s.records {
 		for _, t := range rec.results {
@@ -63,16 +61,28 @@ func (s *stream) run(ctx context.Context) {
 			}
 		}
 	}
-	s.tensors = s.snapshot(ctx, s.s, s.names.streams[s.index])
-	for i := range s.tensors {
-		s.tensors[i].stream = s.s.Name()
-	}
 	_ = s.s.Act(ctx, func() error { // the error is the interruption's
-		for _, b := range s.names.streams[s.index] {
+		mine := s.names.streams[s.index]
+		s.tensors = s.snapshot(ctx, s.s, mine)
+		for i := range s.tensors {
+			s.tensors[i].stream = s.s.Name()
+		}
+		for _, b := range mine {
 			b.release()
 		}
 		return nil
 	})
+}
+
+// hasFailed reports whether an earlier call has failed, unexpected, by now.
+func (s *stream) hasFailed() bool {
+	failed := false
+	s.open = slices.DeleteFunc(s.open, func(rec *record) bool {
+		over, err := rec.ended()
+		failed = failed || rec.ends(err)
+		return over
+	})
+	return failed
 }
 
 // do carries out one call; how it ends is in the record.
@@ -192,19 +202,25 @@ func (s *stream) name(rec *record, results []*meshrun.Tensor) {
 	}
 }
 
+// release gives tensors back: all that are named, or none when one of the names is wrong.
 func (s *stream) release(rec *record, a casefile.Release) {
-	for _, name := range a.Names {
-		switch b := s.names.find(s.index, name); {
-		case b == nil:
-			_, err := s.names.tensor(s.index, rec.call.Name, name)
+	all := make([]*binding, len(a.Names))
+	for i, name := range a.Names {
+		all[i] = s.names.find(s.index, name)
+		var err error
+		switch {
+		case all[i] == nil:
+			_, err = s.names.tensor(s.index, rec.call.Name, name)
+		case all[i].released || slices.Contains(all[:i], all[i]):
+			err = fmt.Errorf("release: tensor %q: %w", name, meshrun.ErrReleased)
+		}
+		if err != nil {
 			s.own(rec, err)
 			return
-		case b.released:
-			s.own(rec, fmt.Errorf("release: tensor %q: %w", name, meshrun.ErrReleased))
-			return
-		default:
-			b.release()
 		}
+	}
+	for _, b := range all {
+		b.release()
 	}
 	s.own(rec, nil)
 }

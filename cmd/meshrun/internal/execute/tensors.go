@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -64,6 +65,9 @@ func (r *execution) snapshot(ctx context.Context, s *meshrun.Stream, bound map[s
 // fetch waits for a tensor and copies shards of it to the host.
 func (r *execution) fetch(ctx context.Context, s *meshrun.Stream, t *meshrun.Tensor, devices []messages.Coord) (*Tensor, error) {
 	if err := t.Wait(ctx); err != nil {
+		if _, failed := t.Ended(); failed != nil {
+			err = fmt.Errorf("%w: %w", meshrun.ErrPoisoned, failed)
+		}
 		return nil, err
 	}
 	out := &Tensor{Spec: t.Spec()}

@@ -23,7 +23,6 @@ type Key struct {
 type Setting struct {
 	Text  string
 	Where string // "run.yaml:3:8" or "--streams"
-	Flag  bool   // from the command line
 	Dir   string // that a path is relative to
 }
 

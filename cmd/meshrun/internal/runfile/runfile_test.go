@@ -36,7 +36,7 @@ func resolve(t *testing.T, yaml string, flags ...string) (workload.Config, Probl
 	settings, problems := Read("dir/run.yaml", []byte(yaml))
 	given := Settings{}
 	for i := 0; i < len(flags); i += 2 {
-		given[flags[i]] = Setting{Text: flags[i+1], Where: "--" + flags[i], Flag: true}
+		given[flags[i]] = Setting{Text: flags[i+1], Where: "--" + flags[i]}
 	}
 	all, wrong := Override(settings, given)
 	problems = append(problems, wrong...)
