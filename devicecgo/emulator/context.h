@@ -82,11 +82,15 @@ class Context final : public ProgramSink {
   }
   // Sends `bytes` to the neighbour, ready at `after`, and raises its semaphore when they have arrived. fn writes the data there.
   template <class F>
-  void send(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal, std::initializer_list<Access> accesses, F fn, Chain chain = {}) {
+  void send(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal, std::span<const Access> accesses, F fn, Chain chain = {}) {
     uint64_t amount = 0;
     for (const Access& a : accesses) amount += a.region.bytes();
     work(accesses, amount, fn, chain);
     transfer(hop, bytes, after, signal);
+  }
+  template <class F>
+  void send(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal, std::initializer_list<Access> accesses, F fn, Chain chain = {}) {
+    send(hop, bytes, after, signal, std::span(accesses.begin(), accesses.size()), fn, chain);
   }
   // Raises a semaphore on all others of the line, hop by hop both ways.
   void multicast(const Line& line, bool ring, const Signal& signal);

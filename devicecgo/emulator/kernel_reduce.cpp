@@ -13,8 +13,8 @@ void add_bf16(float* acc, const uint16_t* x, size_t n) { MESHRUN_BEST(add_run<ui
 
 void add_f32(float* acc, const float* x, size_t n) { MESHRUN_BEST(add_run<float>)(acc, x, n); }
 
-void add_round_bf16(float* shadow, const uint16_t* x, uint16_t* rounded_out, size_t n) {
-  MESHRUN_BEST(add_round_run)(shadow, x, rounded_out, n);
+void add_round_bf16(float* shadow, const uint16_t* x, uint16_t* rounded_out, size_t n, size_t ahead) {
+  MESHRUN_BEST(add_round_run)(shadow, x, rounded_out, n, ahead);
 }
 
 void add_round_held_bf16(float* shadow, const uint16_t* held, const uint16_t* x, uint16_t* rounded_out, size_t n, size_t ahead) {

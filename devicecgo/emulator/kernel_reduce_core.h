@@ -15,8 +15,12 @@ void add_run(float* acc, const T* x, size_t n) {
   sweep_twice(n, [=](size_t i, auto part) { part.store(acc + i, part.load(acc + i) + part.load(x + i)); });
 }
 
-void add_round_run(float* shadow, const uint16_t* x, uint16_t* rounded_out, size_t n) {
+void add_round_run(float* shadow, const uint16_t* x, uint16_t* rounded_out, size_t n, size_t ahead) {
   sweep_twice(n, [=](size_t i, auto part) {
+    if (ahead != 0) {
+      __builtin_prefetch(x + i + ahead);
+      __builtin_prefetch(rounded_out + i + ahead, 1);
+    }
     const auto sum = part.load(shadow + i) + part.load(x + i);
     part.store(shadow + i, sum);
     part.store_rounded(rounded_out + i, sum);

@@ -27,6 +27,7 @@ class ReduceScatter final : public Plan {
   std::array<SemaphoreRef, 3> semaphores;  // one per way, and one that tells way 0 what has come by way 1
   SemaphoreRef start;
   bool with_shadows = false;
+  bool round_per_hop = false;
   HostPool* pool = nullptr;
 
  private:
@@ -53,9 +54,14 @@ class ReduceScatter final : public Plan {
     return {&intermediate.at(device), region, shadows_.at(slot)};
   }
   void make_shadows(uint32_t devices) const;
-  // Adds the own part to what has come, and sends the sum on.
+  // Adds the own part to what has come, if anything has, and sends the sum on.
   void pass_on(Context& ctx, const Hop& ahead, uint32_t slice, Span span, const Stage* came, const Stage& there, uint64_t here) const;
-  void finish(Context& ctx, Span span, const Stage& came, const Stage* other) const;
+  void finish(Context& ctx, uint32_t way, uint32_t link, Span span, const Stage& came, const Stage* other) const;
+  // A chunk keeps its name on all its hops. Where every hop rounds, hops are not done as one.
+  Chain chain_of(uint32_t slice, uint32_t way, uint32_t link, Span span) const {
+    if (round_per_hop) return {};
+    return {((((span.from << 8 | slice) << 4 | link) << 1 | way) << 1) | 1, span.bytes()};
+  }
 
   mutable Shadows shadows_;  // the engine's; made when the first device begins
   mutable size_t slots_per_way_ = 0;
@@ -92,7 +98,7 @@ Program ReduceScatter::ring_way(Context& ctx, uint32_t way, uint32_t link) const
       if (hops != 0) here = co_await ctx.wait(semaphore, link, ++due, behind);
       const Stage came = stage(ctx.device(), slice, way, link, c, share[c]);
       if (slice == line.position) {
-        finish(ctx, share[c], came, nullptr);
+        finish(ctx, way, link, share[c], came, nullptr);
       } else {
         pass_on(ctx, ahead, slice, share[c], hops != 0 ? &came : nullptr, stage(ahead.peer, slice, way, link, c, share[c]), here);
       }
@@ -130,11 +136,11 @@ Program ReduceScatter::line_way(Context& ctx, uint32_t way, uint32_t link) const
     if (way == 1 && line.position != 0) {
       ctx.raise(Signal{joined, link}, ctx.settled_ns());
     } else if (way == 1 || line.position == last) {
-      finish(ctx, share[c], came, nullptr);
+      finish(ctx, way, link, share[c], came, nullptr);
     } else {
       co_await ctx.wait(joined, link, c + 1, Owed::by(ctx.device()));
       const Stage other = stage(ctx.device(), line.position, 1, link, c, share[c]);
-      finish(ctx, share[c], came, &other);
+      finish(ctx, way, link, share[c], came, &other);
     }
   }
   ctx.clear(semaphore, link);
@@ -147,25 +153,24 @@ void ReduceScatter::pass_on(Context& ctx, const Hop& ahead, uint32_t slice, Span
   const Region mine = slices.part(slice, span);
   const uint64_t bytes = static_cast<uint64_t>(static_cast<double>(span.bytes()) * wire);
   const Signal signal{*semaphores[ahead.way], ahead.link};
-  if (came == nullptr) {  // the first summand is the device's input as it is
-    ctx.send(ahead, bytes, here, signal, {{&own, mine, false}, {there.memory, there.region, true}},
-             CopyRegion{own.data, there.memory->data, mine, there.region});
-    return;
-  }
-  ctx.send(ahead, bytes, here, signal, {came->read(), {&own, mine, false}, {there.memory, there.region, true}},
+  std::array<Access, 3> accesses{Access{&own, mine, false}, Access{there.memory, there.region, true}};
+  if (came != nullptr) accesses[2] = came->read();
+  ctx.send(ahead, bytes, here, signal, std::span<const Access>(accesses.data(), came != nullptr ? 3 : 2),
            ReduceStep{.dtype = input.spec.dtype,
                       .pool = pool,
-                      .behind = came->part(),
+                      .behind = came != nullptr ? came->part() : Part{},
                       .own = {own.data, mine, nullptr},
                       .other = {},
                       .to = there.memory->data,
                       .target = there.region,
-                      .keep = there.shadow});
+                      .keep = came != nullptr ? there.shadow : nullptr},  // the first summand is exact as it is
+           chain_of(slice, ahead.way, ahead.link, span));
 }
 
-void ReduceScatter::finish(Context& ctx, Span span, const Stage& came, const Stage* other) const {
+void ReduceScatter::finish(Context& ctx, uint32_t way, uint32_t link, Span span, const Stage& came, const Stage* other) const {
   Memory &own = input.at(ctx.device()), &result = output.at(ctx.device());
-  const Region mine = slices.part(ctx.line(over.axis).position, span), target = alone(slices, span);
+  const uint32_t position = ctx.line(over.axis).position;
+  const Region mine = slices.part(position, span), target = alone(slices, span);
   std::array<Access, 4> accesses{came.read(), Access{&own, mine, false}, Access{&result, target, true}};
   if (other != nullptr) accesses[3] = other->read();
   ctx.work(std::span<const Access>(accesses.data(), other != nullptr ? 4 : 3), 3 * span.bytes(),
@@ -176,7 +181,8 @@ void ReduceScatter::finish(Context& ctx, Span span, const Stage& came, const Sta
                       .other = other != nullptr ? other->part() : Part{},
                       .to = result.data,
                       .target = target,
-                      .keep = nullptr});
+                      .keep = nullptr},
+           chain_of(position, way, link, span));
 }
 
 void ReduceScatter::make_shadows(uint32_t devices) const {
@@ -240,6 +246,7 @@ std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op) {
   plan->wire = static_cast<double>(input.spec.device_bytes()) / static_cast<double>(input.spec.bytes());
   plan->chunk = over.chunk_bytes(r.config(), plan->slices.bytes / over.links / (over.ring ? 2 : 1));
   plan->with_shadows = dtype == DType::bfloat16 && !r.config().round_per_hop && !r.config().timing;
+  plan->round_per_hop = r.config().round_per_hop;
   plan->pool = &r.pool();
   return plan;
 }

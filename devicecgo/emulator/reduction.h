@@ -41,7 +41,7 @@ struct Part {
 struct ReduceStep {
   DType dtype = DType::bfloat16;
   HostPool* pool = nullptr;
-  Part behind;            // the partial sum that came
+  Part behind;            // the partial sum that came; none at the first summand
   Part own;
   Part other;             // on a line, at the owner: the partial sum from the other way
   std::byte* to = nullptr;
@@ -49,6 +49,9 @@ struct ReduceStep {
   Shadow* keep = nullptr;  // where the sum's shadow goes; null: it is not kept (the owner's rounding, or none needed)
 
   void operator()(Parallel& parallel) const;
+  // Steps that follow one another on one chunk: the sum of each goes on in the next, in float32. What a step writes nobody has touched
+  // when the next one takes it, or they would not be a chain.
+  static void run_chain(const ReduceStep* const* steps, size_t n, Parallel& parallel);
 };
 
 }  // namespace meshrun::emu
