@@ -78,6 +78,7 @@ var (
 	ErrWrongThread  = messages.ErrWrongThread
 	ErrActorStopped = messages.ErrActorStopped
 	ErrBudget       = messages.ErrBudget
+	ErrBusy         = messages.ErrBusy
 	ErrInternal     = messages.ErrInternal
 )
 

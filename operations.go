@@ -69,6 +69,10 @@ func (s *Stream) SDPA(ctx context.Context, q, k, v *Tensor, op SDPA) (*Tensor, e
 // RingJointSDPA is attention over a sequence sharded on an axis, with an optional replicated joint part (nil: none), whose result is the
 // second one.
 func (s *Stream) RingJointSDPA(ctx context.Context, q, k, v, jointQ, jointK, jointV *Tensor, op RingJointSDPA) (out, joint *Tensor, err error) {
+	return s.ringAttention(ctx, op, q, k, v, jointQ, jointK, jointV)
+}
+
+func (s *Stream) ringAttention(ctx context.Context, op messages.Operation, q, k, v, jointQ, jointK, jointV *Tensor) (out, joint *Tensor, err error) {
 	in := []*Tensor{q, k, v, jointQ, jointK, jointV}
 	if jointQ == nil {
 		in = in[:3]

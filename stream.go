@@ -126,6 +126,8 @@ type Call struct {
 	Op   messages.Operation
 	In   []*Tensor // by the operation's slots; nil = absent
 	Step string    // the step's name in the journal; "" = the operation's
+	// Semaphores are leases that stand for the first semaphores that the operation would draw: the neighbour semaphores of a halo exchange.
+	Semaphores []*Lease
 }
 
 // Submit queues an operation and returns the handles of its results at once. An operation that breaks a rule is refused and changes
@@ -146,7 +148,7 @@ func (s *Stream) Submit(ctx context.Context, c Call) ([]*Tensor, error) {
 		out[i] = &Tensor{}
 		inner[i] = &out[i].t
 	}
-	n, err := s.s.Submit(ctx, actors.Call{Op: c.Op, In: in[:len(c.In)], Step: c.Step}, inner[:])
+	n, err := s.s.Submit(ctx, actors.Call{Op: c.Op, In: in[:len(c.In)], Step: c.Step, Semaphores: c.Semaphores}, inner[:])
 	if err != nil {
 		return nil, err
 	}

@@ -2,18 +2,18 @@ package actors
 
 import (
 	"errors"
-
+	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/messages"
 )
 
 // Needs of a task are numbered: semaphores from 0, buffers from firstBuffer.
-const firstBuffer = 2
+const firstBuffer = axis.MaxSemaphoreNeeds
 
 // admit gives tickets as long as there is room inside the driver, and asks for what the tasks need. It reports whether it has
 // given any.
 func (d *device) admit() bool {
 	room := d.rt.cfg.Inflight - d.pending.len() - d.flying.len()
-	if room <= 0 || d.draining != nil {
+	if room <= 0 || d.draining != nil || d.resetting {
 		return false
 	}
 	before := d.ticket
@@ -32,10 +32,12 @@ func (d *device) admit() bool {
 		d.ticket++
 		t.ticket = d.ticket
 		d.pending.push(t)
-		if t.plan != nil {
-			d.want(t, &wants)
-		}
+		d.want(t, &wants)
 		d.letGo(t)
+		if t.control != nil && t.control.reset {
+			d.resetting = true // nothing draws from a pool before it has been rewound
+			break
+		}
 	}
 	for a, w := range wants {
 		if w != nil {
@@ -48,15 +50,31 @@ func (d *device) admit() bool {
 
 // want notes what a task draws from the pools.
 func (d *device) want(t *task, wants *[2]*acquire) {
+	if t.control != nil {
+		d.wantControl(t)
+	}
+	if t.plan == nil {
+		return
+	}
 	p := t.plan
+	keep := t.lease != nil && d.rt.cfg.Policy == messages.Hold
 	for i, n := range p.Semaphores[:p.NumSemaphores] {
+		if i < len(t.brought) {
+			t.sems[i] = t.brought[i].mem.bank // the caller's own
+			continue
+		}
 		w := wants[n.Axis]
 		if w == nil {
 			w = &acquire{}
 			wants[n.Axis] = w
 		}
 		w.pools = append(w.pools, n.Pool)
-		w.leases = append(w.leases, lease{ticket: t.ticket, need: uint8(i)})
+		l := lease{ticket: t.ticket, need: uint8(i), workers: uint8(n.Workers), keep: keep}
+		w.leases = append(w.leases, l)
+		if keep {
+			t.lease.mem.lease, t.lease.mem.pool = l, d.semaphorePool(n.Pool, n.Axis)
+			d.leases++
+		}
 		t.missing++
 	}
 	for i := range p.NumBuffers {
@@ -66,13 +84,26 @@ func (d *device) want(t *task, wants *[2]*acquire) {
 		kept := false
 		for o := range p.NumOutputs {
 			if p.Outputs[o].Buffer == i {
-				t.out[o].mem.lease = l
+				t.out[o].mem.lease, t.out[o].mem.pool = l, d.buffersPool()
 				kept = true
 			}
 		}
 		if !kept { // only the launch itself uses it, such as the K and V of ring attention: it goes home behind it
-			d.giveBack(l)
+			d.giveBack(d.buffersPool(), l)
 		}
+	}
+}
+
+// wantControl asks for what a prewarm or a release needs of the buffers actor.
+func (d *device) wantControl(t *task) {
+	c := t.control
+	for i := range c.prewarm {
+		d.bufs = append(d.bufs, bufferAction{lease: lease{ticket: t.ticket, need: firstBuffer}, want: &c.prewarm[i], prewarm: true})
+		t.missing++
+	}
+	if c.release != nil {
+		d.bufs = append(d.bufs, bufferAction{lease: lease{ticket: t.ticket, need: firstBuffer}, release: c.release})
+		t.missing++
 	}
 }
 
@@ -90,7 +121,13 @@ func (d *device) letGo(t *task) {
 			drop(in.mem)
 		}
 	}
-	if t.plan == nil || !t.plan.Alias {
+	for _, l := range t.brought {
+		drop(&l.mem)
+	}
+	if t.lease != nil {
+		drop(&t.lease.mem)
+	}
+	if t.plan == nil || !t.plan.Alias && !t.plan.InPlace {
 		for _, out := range t.out {
 			if out != nil {
 				drop(out.mem)
@@ -144,29 +181,42 @@ func root(err error) error {
 // granted puts the banks of a pool's answer into the tasks.
 func (d *device) granted(m *granted) {
 	if d.opened != nil {
-		d.eagerMade(m)
+		d.described(m)
 		return
 	}
-	d.place(m.pool, m.made)
+	placed := d.place(m.pool, m.made)
 	for _, l := range m.leases {
 		front := d.pending.front()
 		if front == nil || l.ticket < front.ticket || l.ticket-front.ticket >= uint64(d.pending.len()) {
 			continue // the task has been answered meanwhile
 		}
 		t := d.pending.at(int(l.ticket - front.ticket))
-		b := d.banks[m.pool][l.slot]
-		if l.need >= firstBuffer {
-			t.bufs[l.need-firstBuffer] = b
-		} else {
-			t.sems[l.need] = b
-		}
 		t.missing--
+		switch {
+		case l.slot == noBank:
+			if m.err != nil && t.err == nil {
+				t.err = m.err
+			}
+			if t.control != nil {
+				t.control.made = append(t.control.made, placed...)
+				t.control.gone = append(t.control.gone, m.gone...)
+			}
+		case l.need >= firstBuffer:
+			t.bufs[l.need-firstBuffer] = d.banks[m.pool][l.slot]
+		default:
+			t.sems[l.need] = d.banks[m.pool][l.slot]
+		}
 	}
 }
 
-// giveBack returns a buffer's bank to its pool.
-func (d *device) giveBack(l lease) {
-	d.bufs = append(d.bufs, bufferAction{lease: l})
+// giveBack returns a bank to its pool.
+func (d *device) giveBack(pool int, l lease) {
+	if pool == d.buffersPool() {
+		d.bufs = append(d.bufs, bufferAction{lease: l})
+	} else {
+		d.leases--
+		d.send(d.actors[pool].pid, &back{[]lease{l}})
+	}
 }
 
 func (d *device) flushBuffers() {

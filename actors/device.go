@@ -26,7 +26,8 @@ type device struct {
 	actors []poolActor // semaphore pools and the buffers, by index
 	banks  [][]*bank   // by pool actor and slot
 
-	streams admission
+	streams   admission
+	poolIndex [messages.PoolCount]int // of a pool in the table
 
 	ticket  uint64      // the last one given
 	pending deque[task] // have a ticket, not yet launched
@@ -35,11 +36,14 @@ type device struct {
 	launch  uint64      // the last number that the driver accepted
 	joins   pools.Joins
 
-	events   []event // in order; each covers the launches up to it
-	recorded uint64  // events ever recorded
-	marked   uint64  // launches covered by an event
-	retired  uint64  // every launch up to it has retired
-	fencing  bool    // a fence is in progress: nothing is launched meanwhile
+	events    []event // in order; each covers the launches up to it
+	recorded  uint64  // events ever recorded
+	marked    uint64  // launches covered by an event
+	retired   uint64  // every launch up to it has retired
+	fencing   bool    // a fence is in progress: nothing is launched meanwhile
+	leases    int     // banks of semaphores that callers hold
+	unfenced  []*bank // made on a promise, not yet fenced
+	resetting bool    // a reset has its ticket: nothing else gets one
 
 	timeRuns bool          // in lockstep: virtual time was set going and has not come to rest
 	poll     time.Duration // the next look at the events, while any is outstanding
@@ -52,7 +56,7 @@ type device struct {
 	names names          // only when a journal is kept
 	bufs  []bufferAction // for the buffers actor, in ticket order
 	free  []devicecgo.Handle
-	eager int // answers of eager pools still to come
+	asked int // descriptions of pools still to come
 	first [][]pools.NewBank
 
 	draining *drainRequest
@@ -162,6 +166,9 @@ func (d *device) send(to *actor.PID, message any) { d.rt.root.Send(to, message) 
 func (d *device) start(ctx actor.Context) {
 	d.self = ctx.Self()
 	d.rt.thread.SetTimer(d.timer)
+	for i, kind := range pools.Kinds() {
+		d.poolIndex[kind.Pool] = i
+	}
 	spawn := func(name string, a actor.Actor) *actor.PID {
 		pid, err := ctx.SpawnNamed(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(pinned{d.rt.thread})), name)
 		if err != nil {
@@ -178,10 +185,8 @@ func (d *device) start(ctx actor.Context) {
 			pid := spawn("pool/"+name, sem)
 			ax.pools[kind.Pool] = pid
 			d.actors = append(d.actors, poolActor{pid: pid, name: name, axis: a})
-			if kind.Eager {
-				d.eager++
-				ctx.Send(pid, makeEager{})
-			}
+			d.asked++
+			ctx.Send(pid, describe{})
 		}
 		d.axes[a] = spawn("axis/"+strconv.Itoa(a), ax)
 	}
@@ -192,11 +197,11 @@ func (d *device) start(ctx actor.Context) {
 	d.first = make([][]pools.NewBank, len(d.actors))
 }
 
-// eagerMade collects the first banks of the eager pools; when all are there they are made in the reference's order, pool by pool and
-// axis by axis, and fenced once.
-func (d *device) eagerMade(m *granted) {
+// described collects the first banks of the pools. When all are there the eager ones are made in the reference's order, pool by pool and
+// axis by axis, and fenced once; the others have their places and are made, on both axes at once, before their first use.
+func (d *device) described(m *granted) {
 	d.first[m.pool] = m.made
-	if d.eager--; d.eager > 0 {
+	if d.asked--; d.asked > 0 {
 		return
 	}
 	row := d.newRow("open", "")
@@ -212,13 +217,19 @@ func (d *device) eagerMade(m *granted) {
 		d.rt.addRow(row)
 	}
 	for _, kind := range pools.Kinds() {
+		var group []*bank
 		for a := range d.axes {
 			pool := d.semaphorePool(kind.Pool, a)
-			for _, b := range d.place(pool, d.first[pool]) {
-				if err := d.make(b, row); err != nil {
-					done(err)
-					return
-				}
+			group = append(group, d.place(pool, d.first[pool])...)
+		}
+		for _, b := range group {
+			b.group = group
+			if !kind.Eager {
+				continue
+			}
+			if err := d.make(b, row); err != nil {
+				done(err)
+				return
 			}
 		}
 	}
@@ -262,7 +273,7 @@ func (d *device) make(b *bank, row *messages.Row) error {
 	}
 	buffers := make([]buffer, 0, len(nb.Parts))
 	for i, part := range nb.Parts {
-		h, err := d.dev.AllocTensor(devicecgo.TensorSpec{Spec: part.Spec, Zeroed: part.Zeroed})
+		h, err := d.dev.AllocTensor(devicecgo.TensorSpec{Spec: part.Spec, Zeroed: part.Zeroed, ShardRows: part.ShardRows, ShardCols: part.ShardCols})
 		if err != nil {
 			for _, made := range buffers {
 				err = errors.Join(err, d.dev.FreeTensors(made.base))
@@ -271,7 +282,7 @@ func (d *device) make(b *bank, row *messages.Row) error {
 		}
 		buffers = append(buffers, buffer{base: h, spec: part.Spec, name: nb.Names[i]})
 		d.called(h, nb.Names[i], part.Spec)
-		effect(row, "allocate", allocation(nb.Names[i], part.Spec, part.Zeroed)...)
+		effect(row, "allocate", allocation(nb.Names[i], part)...)
 	}
 	b.buffers = buffers
 	d.stats.Buffers += len(buffers)
@@ -333,12 +344,7 @@ func (d *device) buffersPool() int { return len(d.actors) - 1 }
 
 // semaphorePool is the index of a semaphore pool's actor.
 func (d *device) semaphorePool(p messages.Pool, axis int) int {
-	for i, k := range pools.Kinds() {
-		if k.Pool == p {
-			return axis*len(pools.Kinds()) + i
-		}
-	}
-	return -1
+	return axis*len(pools.Kinds()) + d.poolIndex[p]
 }
 
 // snapshot fills in the counts.

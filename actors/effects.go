@@ -33,9 +33,18 @@ func effect(row *messages.Row, call string, fields ...messages.Field) {
 	}
 }
 
-func allocation(name string, s messages.Spec, zeroed bool) []messages.Field {
+func allocation(name string, p messages.Part) []messages.Field {
+	s := p.Spec
+	var memory any = s.Memory.String()
+	if p.ShardCols != 0 {
+		memory = struct {
+			Layout string `json:"layout"`
+			Buffer string `json:"buffer"`
+			Shard  [2]int `json:"shard"`
+		}{"height_sharded", s.Memory.String(), [2]int{p.ShardRows, p.ShardCols}}
+	}
 	return []messages.Field{field("buf", name), field("shape", s.Shape), field("dtype", s.DType.String()), field("layout", s.Layout.String()),
-		field("memory", s.Memory.String()), field("zeroed", zeroed)}
+		field("memory", memory), field("zeroed", p.Zeroed)}
 }
 
 // newRow starts a row outside a task; nil when no journal is kept.
@@ -48,7 +57,8 @@ func (d *device) newRow(step, stream string) *messages.Row {
 
 // journal appends a task's row where it stands in launch order.
 func (d *device) journal(t *task) {
-	if t.row != nil {
+	if t.row != nil && !t.row.Listed {
+		t.row.Listed = true
 		d.rt.addRow(t.row)
 	}
 }
@@ -57,10 +67,7 @@ func (d *device) journal(t *task) {
 func (d *device) returned(t *task) any {
 	p := t.plan
 	if p.Kind == messages.OpGetSemaphores {
-		all := make([]string, len(t.sems[0].semaphores))
-		for i, h := range t.sems[0].semaphores {
-			all[i] = d.names[h].name
-		}
+		all := t.sems[0].names
 		if len(all) == 1 && perBankIsOne(p.Op.(messages.GetSemaphores).Pool) {
 			return all[0]
 		}
@@ -72,7 +79,7 @@ func (d *device) returned(t *task) any {
 		}
 		return messages.FreshName
 	}
-	if p.Kind == messages.OpGetBuffers && p.NumOutputs > 1 {
+	if p.Kind == messages.OpGetBuffers && p.Buffers[0].Key.Kind == messages.BufferRS && p.NumOutputs > 1 {
 		all := make([]string, p.NumOutputs)
 		for i := range all {
 			all[i] = bufferName(i)
@@ -112,6 +119,19 @@ func (d *device) describe(row *messages.Row, args devicecgo.Args) {
 			return o.name
 		}
 		return nil
+	}
+	// held names memory that may be anybody's: "fresh" where no pool owns it.
+	held := func(h devicecgo.Handle) any {
+		if h == 0 {
+			return nil
+		}
+		return d.names[h].name
+	}
+	padding := func(mode uint32) string {
+		if mode == devicecgo.ABIPad(true) {
+			return messages.PadReplicate.String()
+		}
+		return messages.PadZeros.String()
 	}
 	list := func(hs []devicecgo.Handle) []any {
 		out := []any{}
@@ -188,6 +208,68 @@ func (d *device) describe(row *messages.Row, args devicecgo.Args) {
 		effect(row, "reshape", field("input", shape(a.Input)), field("shape", numbers(a.Dims[:a.Rank])))
 	case *devicecgo.Permute:
 		effect(row, "permute", field("input", shape(a.Input)), field("order", numbers(a.Order[:a.Rank])))
+	case *devicecgo.NeighborPad:
+		var sems []any
+		var dims, axes, left, right, links []uint32
+		for i := range a.Count {
+			if a.Semaphores[i] != 0 {
+				sems = append(sems, name(a.Semaphores[i]))
+			}
+			dims, axes, links = append(dims, a.Dims[i]), append(axes, a.Axes[i]), append(links, a.NumLinks[i])
+			left, right = append(left, a.PadLeft[i]), append(right, a.PadRight[i])
+		}
+		effect(row, "neighbor_pad", field("input", shape(a.Input)), field("dtype", dtype(a.Input)), field("dims", dims), field("pad_left", left),
+			field("pad_right", right), field("padding_mode", padding(a.Mode)), field("axes", axes), field("semaphores", sems), field("barrier", name(a.Barrier)),
+			field("links", links), field("topology", messages.Linear.String()), field("output_buffer", name(a.Output)), field("logical_h", a.LogicalH),
+			field("t_front_pad", a.TFrontPad))
+	case *devicecgo.NeighborPadHalo:
+		// Without a W part the reference passes the H semaphore twice and one link on axis 0.
+		w, dimW, linksW := a.SemaphoreW, 0, uint32(1)
+		if a.Present&devicecgo.HasW != 0 {
+			dimW, linksW = d.names[a.Input].spec.Shape.Rank()-2, a.LinksW
+		} else {
+			w = a.SemaphoreH
+		}
+		effect(row, "neighbor_pad_halo", field("input", shape(a.Input)), field("dtype", dtype(a.Input)), field("halo_buffer", name(a.Halo)),
+			field("pad_h", a.PadHLeft), field("pad_h_right", a.PadHRight), field("pad_w", a.PadWLeft), field("axis_h", a.AxisH), field("links_h", a.LinksH),
+			field("topology", messages.Linear.String()), field("semaphore_h", name(a.SemaphoreH)), field("barrier", name(a.Barrier)),
+			field("semaphore_w", name(w)), field("dim_w", dimW), field("pad_w_left", a.PadWLeft), field("pad_w_right", a.PadWRight),
+			field("axis_w", a.AxisW), field("links_w", linksW), field("padding_mode", padding(a.Mode)), field("input_pad_h", a.InputPadH),
+			field("input_pad_w", a.InputPadW), field("padded_output", held(a.PaddedOutput)))
+	case *devicecgo.HaloScatter:
+		effect(row, "halo_scatter", field("compact", held(a.Compact)), field("padded", held(a.Padded)), field("pad_h", a.PadHLeft), field("pad_w", a.PadWLeft),
+			field("pad_h_right", a.PadHRight), field("pad_w_right", a.PadWRight), field("border_only", a.BorderOnly != 0))
+	case *devicecgo.SliceReshard:
+		effect(row, "slice_reshard", field("input", shape(a.Input)), field("dtype", dtype(a.Input)), field("dim", 0), field("output_dim_offset", a.Offset),
+			field("output_dim_shape", a.Size), field("axis", a.Axis), field("links", a.NumLinks), field("topology", topology(a.Topology)),
+			field("semaphore", name(a.Semaphore)), field("barrier", name(a.Barrier)))
+	case *devicecgo.PointToPoint:
+		effect(row, "point_to_point", field("input", shape(a.Input)), field("dtype", dtype(a.Input)), field("from", numbers(a.From[:a.Count])),
+			field("to", numbers(a.To[:a.Count])), field("axis", a.Axis), field("links", a.NumLinks), field("topology", topology(a.Topology)),
+			field("semaphore", name(a.Semaphore)), field("barrier", name(a.Barrier)))
+	case *devicecgo.ExpRingJointSDPA:
+		effect(row, "exp_ring_joint_sdpa", field("q", shape(a.Q)), field("k", shape(a.K)), field("dtype", dtype(a.Q)), field("joint", shape(a.JointQ)),
+			field("axis", a.Axis), field("links", a.NumLinks), field("topology", topology(a.Topology)), field("semaphores", list(a.Semaphores[:])),
+			field("buffer_k", name(a.BufferK)), field("buffer_v", name(a.BufferV)), field("logical_n", optionalNumber(&a.OpHeader, devicecgo.HasLogicalN, a.LogicalN)))
+	case *devicecgo.StridedAllGatherMatmul:
+		effect(row, "strided_all_gather_minimal_matmul", field("input", shape(a.Input)), field("weight", shape(a.Weight)), field("bias", shape(a.Bias)),
+			field("dtype", dtype(a.Input)), field("axis", a.Axis), field("links", a.NumLinks), field("topology", topology(a.Topology)),
+			field("num_workers_per_link", a.NumWorkersPerLink), field("semaphores", list(a.Semaphores[:])), field("output_buffer", name(a.Gathered)))
+	case *devicecgo.MatmulStridedReduceScatter:
+		effect(row, "matmul_strided_reduce_scatter", field("input", shape(a.Input)), field("weight", shape(a.Weight)), field("bias", shape(a.Bias)),
+			field("dtype", dtype(a.Input)), field("axis", a.Axis), field("links", a.NumLinks), field("topology", topology(a.Topology)),
+			field("semaphores", list(a.Semaphores[:])), field("barrier", name(a.Barrier)), field("progress", name(a.Progress)), field("credit", name(a.Credit)),
+			field("output_buffer", name(a.Output)), field("addcmul", a.Residual != 0))
+	case *devicecgo.Conv3D:
+		effect(row, "conv3d", field("input", shape(a.Input)), field("weight", shape(a.Weight)), field("bias", shape(a.Bias)), field("dtype", dtype(a.Input)),
+			field("kernel", a.Kernel), field("stride", a.Stride), field("padding", a.Padding), field("dilation", a.Dilation), field("groups", a.Groups),
+			field("padding_mode", padding(a.Mode)), field("halo_buffer", held(a.Halo)))
+	case *devicecgo.NPConv3D:
+		effect(row, "np_conv3d", field("input", shape(a.Input)), field("weight", shape(a.Weight)), field("bias", shape(a.Bias)), field("dtype", dtype(a.Input)),
+			field("axis_h", a.AxisH), field("axis_w", a.AxisW), field("links", a.Links), field("semaphore_h", name(a.SemaphoreH)),
+			field("semaphore_w", name(a.SemaphoreW)), field("barrier", name(a.Barrier)), field("region", list(a.Region[:])), field("halo_buffer", name(a.Halo)),
+			field("kernel", a.Kernel), field("stride", a.Stride), field("padding", a.Padding), field("dilation", a.Dilation), field("groups", a.Groups),
+			field("padding_mode", padding(a.Mode)))
 	case *devicecgo.Convert:
 		effect(row, "convert", field("input", shape(a.Input)), field("dtype", devicecgo.DTypeOf(a.DType).String()), field("layout", devicecgo.LayoutOf(a.Layout).String()))
 	}

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/devicecgo"
@@ -24,7 +25,7 @@ func (d *device) launchReady() {
 		if t.err == nil && d.makeBanks(t) {
 			continue // after the fence
 		}
-		if t.err == nil && t.plan != nil && !t.plan.Alias && !d.safe(t) {
+		if t.err == nil && t.plan != nil && !t.plan.Alias && t.lease == nil && !d.safe(t) {
 			d.stats.Reuse++
 			d.startFence(t.row, func(error) {})
 			continue
@@ -56,6 +57,8 @@ func (d *device) carryOut(t *task) {
 		}
 		t.stream.queue.left++
 		d.record(func(err error) { d.answer(t, err) }) // it can be read once it is there
+	case t.control != nil:
+		d.carryOutControl(t)
 	case t.plan.Kind == messages.OpGetSemaphores || t.plan.Kind == messages.OpGetBuffers:
 		d.lend(t)
 		d.finish(t, nil)
@@ -71,23 +74,42 @@ func (d *device) carryOut(t *task) {
 
 // makeBanks makes the banks of a task that do not exist yet, between two fences: what others still do with the memory is over before, and
 // every device has them before anybody uses them. It reports whether a fence has begun; the task goes on behind it.
+//
+// Where the caller has promised a fence of his own the banks are made at once; a launch that uses one before a fence is refused.
 func (d *device) makeBanks(t *task) bool {
 	var todo []*bank
-	for _, b := range [...]*bank{t.sems[0], t.sems[1], t.bufs[0], t.bufs[1]} {
-		if b != nil && b.unmade != nil && (len(todo) == 0 || todo[len(todo)-1].group[0] != b.group[0]) {
+	add := func(b *bank) {
+		if b != nil && b.unmade != nil && !slices.ContainsFunc(todo, func(x *bank) bool { return x.group[0] == b.group[0] }) {
 			todo = append(todo, b)
+		}
+	}
+	for _, b := range t.sems {
+		add(b)
+	}
+	for _, b := range t.bufs {
+		add(b)
+	}
+	if t.control != nil {
+		for _, b := range t.control.made {
+			add(b)
 		}
 	}
 	if len(todo) == 0 {
 		return false
 	}
-	d.startFence(t.row, func(err error) {
+	if t.promised() {
+		t.err = d.makeAll(t, todo)
 		for _, b := range todo {
 			for _, member := range b.group {
-				if err == nil {
-					err = d.make(member, t.row)
-				}
+				member.unfenced = true
+				d.unfenced = append(d.unfenced, member)
 			}
+		}
+		return false
+	}
+	d.startFence(t.row, func(err error) {
+		if err == nil {
+			err = d.makeAll(t, todo)
 		}
 		if err != nil {
 			t.err = err
@@ -98,28 +120,72 @@ func (d *device) makeBanks(t *task) bool {
 	return true
 }
 
-// safe is rule 4: may the launch use its banks after what used them last? Its own start barrier answers for all but the barrier's bank.
+func (d *device) makeAll(t *task, banks []*bank) error {
+	for _, b := range banks {
+		for _, member := range b.group {
+			if err := d.make(member, t.row); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// promised: the caller of a getter has promised a fence before the first launch that uses what it makes.
+func (t *task) promised() bool {
+	if t.plan == nil {
+		return false
+	}
+	get, ok := t.plan.Op.(messages.GetBuffers)
+	return ok && get.Unfenced
+}
+
+// safe is rule 4: may the launch use its banks after what used them last?
 func (d *device) safe(t *task) bool {
 	p := t.plan
-	if p.Kind == messages.OpGetSemaphores || p.Kind == messages.OpGetBuffers {
-		return true // what its caller launches is his
-	}
 	for i, n := range p.Semaphores[:p.NumSemaphores] {
-		if (!p.StartBarrier || n.Pool == messages.PoolBarrier) && !d.joins.SafeOnLine(n.Axis, t.sems[i].lastUse) {
+		if !d.reusable(n.Reuse, n.Axis, t.sems[i].lastUse) {
 			return false
 		}
 	}
 	for i := range p.NumBuffers {
-		if !p.StartBarrier && !d.joins.SafeOnLine(p.Axis, t.bufs[i].lastUse) {
+		if n := &p.Buffers[i]; !d.reusable(n.Reuse, n.Axis, t.bufs[i].lastUse) {
 			return false
 		}
 	}
 	return true
 }
 
+func (d *device) reusable(r axis.Reuse, line int, lastUse uint64) bool {
+	switch r {
+	case axis.AfterLineJoin:
+		return d.joins.SafeOnLine(line, lastUse)
+	case axis.AfterNeighbourJoin:
+		return d.joins.SafeForNeighbours(line, lastUse)
+	case axis.AfterRetirement:
+		return d.joins.Retired(lastUse)
+	}
+	return true
+}
+
+// unfencedBank finds a bank of the task that was made on a promise which has not been kept.
+func (d *device) unfencedBank(t *task) error {
+	for _, b := range t.bufs {
+		if b != nil && b.unfenced {
+			return &messages.InvalidError{Op: t.name(), Field: "buffer", Value: b.buffers[0].name, Rule: "is used only behind a fence that follows its creation",
+				Hint: "the getter was called without one (device_synchronize=false): call fence first"}
+		}
+	}
+	return nil
+}
+
 // enqueue makes the one call that launches a task.
 func (d *device) enqueue(t *task) {
-	args, err := d.build.args(d, t)
+	err := d.unfencedBank(t)
+	var args devicecgo.Args
+	if err == nil {
+		args, err = d.build.args(d, t)
+	}
 	if err == nil {
 		h := args.Header()
 		h.Launch = d.launch + 1
@@ -135,13 +201,19 @@ func (d *device) enqueue(t *task) {
 	d.launch++
 	t.launch = d.launch
 	p := t.plan
-	if p.Joins == axis.JoinsLine && p.Axis != messages.NoAxis {
-		d.joins.Line(p.Axis, t.launch)
-	}
-	for _, b := range [...]*bank{t.sems[0], t.sems[1], t.bufs[0], t.bufs[1]} {
-		if b != nil {
-			b.lastUse = t.launch
+	for a, scope := range p.Joins {
+		switch scope {
+		case axis.JoinsLine:
+			d.joins.Line(a, t.launch)
+		case axis.JoinsNeighbours:
+			d.joins.Neighbours(a, t.launch)
 		}
+	}
+	for _, b := range t.sems[:p.NumSemaphores] {
+		b.lastUse = t.launch
+	}
+	for _, b := range t.bufs[:p.NumBuffers] {
+		b.lastUse = t.launch
 	}
 	d.results(t, args)
 	if t.row != nil {
@@ -157,6 +229,9 @@ func (d *device) enqueue(t *task) {
 
 // results ties the driver's outputs to the handles of the caller.
 func (d *device) results(t *task, args devicecgo.Args) {
+	if t.plan.InPlace {
+		return
+	}
 	for i := range t.plan.NumOutputs {
 		o := &t.plan.Outputs[i]
 		mem := t.out[i].mem
@@ -181,6 +256,10 @@ func (d *device) used(t *task) {
 
 // lend hands a getter's banks to the caller.
 func (d *device) lend(t *task) {
+	if l := t.lease; l != nil {
+		b := t.sems[0]
+		l.mem.bank, l.handles, l.names = b, b.semaphores, b.names
+	}
 	for i := range t.plan.NumOutputs {
 		t.out[i].mem.bank = t.bufs[t.plan.Outputs[i].Buffer]
 	}
@@ -259,12 +338,16 @@ func (d *device) flushAnswers() {
 
 // handle is the driver's tensor behind an input, in the given shape.
 func (d *device) handle(t *Tensor, shape messages.Shape) (devicecgo.Handle, error) {
-	b := t.mem.buffer(t.part)
-	if b.base == 0 {
-		return 0, fmt.Errorf("%w: a tensor without memory", messages.ErrInternal)
-	}
 	if shape.Rank() == 0 {
 		shape = t.spec.Shape
+	}
+	return d.as(t.mem.buffer(t.part), shape)
+}
+
+// as names a buffer by a shape, making a view where it has another.
+func (d *device) as(b *buffer, shape messages.Shape) (devicecgo.Handle, error) {
+	if b.base == 0 {
+		return 0, fmt.Errorf("%w: a tensor without memory", messages.ErrInternal)
 	}
 	if shape == b.spec.Shape {
 		return b.base, nil

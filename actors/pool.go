@@ -40,14 +40,36 @@ type semaphoreActor struct {
 // Receive implements actor.Actor.
 func (a *semaphoreActor) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
-	case makeEager:
-		ctx.Send(a.device, &granted{pool: a.index, made: a.pool.Make()})
-	case *take:
-		made := a.pool.Make()
-		for i := range m.leases {
-			m.leases[i].slot = int32(a.pool.Grant())
+	case describe:
+		out := &granted{pool: a.index}
+		if !a.pool.Kind.PerWorkers() {
+			out.made = a.pool.Make(0)
 		}
-		ctx.Send(a.device, &granted{pool: a.index, leases: m.leases, made: made})
+		ctx.Send(a.device, out)
+	case *take:
+		out := &granted{pool: a.index, leases: m.leases}
+		for i := range m.leases {
+			l := &m.leases[i]
+			workers := int(l.workers)
+			out.made = append(out.made, a.pool.Make(workers)...)
+			slot, err := 0, error(nil)
+			if l.keep {
+				slot, err = a.pool.Lease(l.id(), workers)
+			} else {
+				slot, err = a.pool.Grant(workers)
+			}
+			if err != nil {
+				slot, out.err = noBank, err
+			}
+			l.slot = int32(slot)
+		}
+		ctx.Send(a.device, out)
+	case *back:
+		for _, l := range m.leases {
+			a.pool.Return(l.id())
+		}
+	case rewind:
+		a.pool.Reset()
 	}
 }
 
@@ -66,7 +88,23 @@ func (a *buffersActor) Receive(ctx actor.Context) {
 		out := &granted{pool: a.index}
 		for i := range m.actions {
 			b := &m.actions[i]
-			if b.want == nil {
+			switch {
+			case b.release != nil:
+				if len(out.leases) > 0 { // what was granted before comes first
+					ctx.Send(a.device, out)
+				}
+				out = &granted{pool: a.index, leases: []lease{b.lease}}
+				out.leases[0].slot = noBank
+				out.gone, out.err = a.pools.Release(b.release)
+				ctx.Send(a.device, out)
+				out = &granted{pool: a.index}
+				continue
+			case b.prewarm:
+				b.slot = noBank
+				out.made = append(out.made, a.pools.Prewarm(b.want.Key, b.want.Parts)...)
+				out.leases = append(out.leases, b.lease)
+				continue
+			case b.want == nil:
 				a.pools.Return(b.id())
 				continue
 			}
@@ -78,5 +116,7 @@ func (a *buffersActor) Receive(ctx actor.Context) {
 		if len(out.leases) > 0 {
 			ctx.Send(a.device, out)
 		}
+	case rewind:
+		a.pools.Reset()
 	}
 }

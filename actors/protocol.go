@@ -26,10 +26,15 @@ type retired struct{ tasks []*task }
 
 // lease is one bank wanted by one task: filled in by the pool.
 type lease struct {
-	ticket uint64
-	need   uint8 // which need of the task
-	slot   int32 // the pool's number for the bank
+	ticket  uint64
+	need    uint8 // which need of the task
+	workers uint8 // of a semaphore pool that has sets of banks by workers
+	keep    bool  // of a semaphore pool: for the caller, until it is given back
+	slot    int32 // the pool's number for the bank; noBank: there is none
 }
+
+// noBank in a lease: nothing was granted, or (prewarm, release) nothing was asked for.
+const noBank = -1
 
 // acquire: semaphores wanted by a batch of tasks on one axis, in ticket order. Device actor to axis actor.
 type acquire struct {
@@ -45,22 +50,34 @@ type granted struct {
 	pool   int // index of the pool's actor
 	leases []lease
 	made   []pools.NewBank
+	gone   []int // slots that the pool has forgotten: their buffers are to be freed
+	err    error // why a lease has no bank
 }
+
+// back returns leases of callers to a semaphore pool.
+type back struct{ leases []lease }
+
+// rewind sets a pool's indices back to bank 0.
+type rewind struct{}
 
 // id names the grant of a buffer: no two tasks have one ticket.
 func (l lease) id() pools.Lease { return pools.Lease(l.ticket<<8 | uint64(l.need)) }
 
-// bufferAction is a buffer wanted, or one given back (no need). Actions stand in ticket order.
+// bufferAction is a buffer wanted, one given back (neither want nor release), a pool to be prewarmed, or pools to be released. Actions stand in
+// ticket order.
 type bufferAction struct {
 	lease
-	want *axis.BufferNeed
+	want    *axis.BufferNeed
+	prewarm bool
+	release func(messages.BufferKey) bool
 }
 
 // takeBuffers: device actor to buffers actor; answered by granted.
 type takeBuffers struct{ actions []bufferAction }
 
-// makeEager asks a pool for its first banks; answered by granted without leases.
-type makeEager struct{}
+// describe asks a pool for its first banks; answered by granted without leases. The eager ones are made at open, the others when they are
+// first used.
+type describe struct{}
 
 // collect: memory has been given back; see Runtime.takeReleased.
 type collect struct{}
@@ -78,6 +95,7 @@ type readRequest struct {
 	tensor *Tensor
 	at     messages.Coord
 	data   []byte
+	row    *messages.Row // that the read belongs to, or nil
 	reply  chan<- answer[struct{}]
 }
 

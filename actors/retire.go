@@ -36,8 +36,13 @@ func (d *device) startFence(row *messages.Row, then func(error)) {
 	effect(row, "synchronize")
 	d.stats.Fences++
 	d.fencing = true
+	promised := d.unfenced
+	d.unfenced = nil
 	d.record(func(err error) {
 		d.fencing = false
+		for _, b := range promised {
+			b.unfenced = err != nil
+		}
 		then(err)
 	})
 }
@@ -121,7 +126,10 @@ func (d *device) retire(upTo uint64) {
 		}
 		if t.row != nil && d.dev.Emulator() != nil {
 			if start, end, e := d.dev.Emulator().LaunchTimes(t.launch); e == nil {
-				t.row.Timed, t.row.StartNS, t.row.EndNS = true, start, end
+				if !t.row.Timed { // a call may launch several times
+					t.row.Timed, t.row.StartNS = true, start
+				}
+				t.row.EndNS = max(t.row.EndNS, end)
 			}
 		}
 		d.answer(t, err)
@@ -155,7 +163,7 @@ func (d *device) collect() {
 // the last task that uses it is over.
 func (d *device) back(m *memory) {
 	if m.lease.ticket != 0 {
-		d.giveBack(m.lease)
+		d.giveBack(m.pool, m.lease)
 	} else {
 		d.grave = append(d.grave, m)
 	}
@@ -212,6 +220,7 @@ func (d *device) read(m *readRequest) {
 	h, err := d.handle(m.tensor, messages.Shape{})
 	if err == nil {
 		err = d.dev.ReadTensor(h, m.at, m.data)
+		effect(m.row, "to_host", field("shape", m.tensor.spec.Shape))
 	}
 	m.reply <- answer[struct{}]{err: err}
 }

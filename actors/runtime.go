@@ -110,7 +110,7 @@ func Start(ctx context.Context, cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.info = dev.Info()
-	r.mesh, err = axis.Open(axis.Machine{Shape: r.info.Shape, Links: r.info.Links, Wrap: r.info.Wrap}, cfg.NumLinks, cfg.Topology)
+	r.mesh, err = axis.Open(axis.Machine{Shape: r.info.Shape, Grid: [2]int{r.info.GridX, r.info.GridY}, Links: r.info.Links, Wrap: r.info.Wrap}, cfg.NumLinks, cfg.Topology)
 	if err != nil {
 		return fail(err)
 	}

@@ -64,6 +64,11 @@ type Call struct {
 	Op   messages.Operation
 	In   []*Tensor // by the operation's slots; nil = absent
 	Step string    // the name of the step in the journal; "" = the operation's
+	// Row, in a journal, is the row of a call that submits several operations; nil = one of its own.
+	Row *messages.Row
+	// Semaphores are banks of the caller's that stand for the first ones that the operation would draw: the neighbour semaphores of a halo
+	// exchange.
+	Semaphores []*Lease
 }
 
 // Submit plans an operation and queues it. The results in out are made before it returns: their specs are known, their data
@@ -124,17 +129,60 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 	}
 	t := &task{stream: s, plan: plan}
 	copy(t.in[:], c.In)
+	if err := s.bring(t, c.Semaphores); err != nil {
+		for _, held := range c.In {
+			if held != nil {
+				held.mem.unref()
+			}
+		}
+		return 0, s.fail(c, err)
+	}
 	for i := range plan.NumOutputs {
 		s.result(t, out[i], i)
 	}
 	if s.rt.cfg.Record {
-		t.row = &messages.Row{Step: c.Step, Stream: s.name}
+		if t.row = c.Row; t.row == nil {
+			t.row = &messages.Row{}
+		}
+		t.row.Step, t.row.Stream = c.Step, s.name
 		if c.Step == "" {
 			t.row.Step = axis.OpName(c.Op)
 		}
 	}
 	s.post(t)
 	return plan.NumOutputs, nil
+}
+
+// bring takes the caller's banks for the first semaphores of a plan.
+func (s *Stream) bring(t *task, leases []*Lease) error {
+	op := axis.OpName(t.plan.Op)
+	if len(leases) > t.plan.NumSemaphores {
+		return messages.Invalid(op, "semaphores", len(leases), "are at most the %d that the operation draws", t.plan.NumSemaphores)
+	}
+	for i, l := range leases {
+		n := t.plan.Semaphores[i]
+		err := error(nil)
+		switch {
+		case l == nil || l.mem.rt != s.rt:
+			err = messages.Invalid(op, "semaphores", i, "is a lease of this mesh")
+		case l.pool != n.Pool || l.axis != n.Axis:
+			err = messages.Invalid(op, "semaphores", fmt.Sprintf("%s[%d]", l.pool, l.axis), "are a bank of %s[%d]", n.Pool, n.Axis)
+		case !l.mem.ref():
+			err = fmt.Errorf("%s: %w: semaphores %d", op, messages.ErrReleased, i)
+		case l.released.Load() && s.rt.cfg.Policy == messages.Hold:
+			l.mem.unref()
+			err = fmt.Errorf("%s: %w: semaphores %d", op, messages.ErrReleased, i)
+		}
+		if err != nil {
+			for _, taken := range t.brought {
+				taken.mem.unref()
+			}
+			t.brought = nil
+			return err
+		}
+		t.brought = append(t.brought, l)
+	}
+	return nil
 }
 
 // hold takes a reference for a task, unless the tensor has been released.
@@ -162,8 +210,11 @@ func (s *Stream) result(t *task, out *Tensor, i int) {
 	out.spec.Shape = o.Shape
 	out.producer = t
 	t.out[i] = out
-	if t.plan.Alias {
+	if t.plan.Alias || t.plan.InPlace {
 		in := t.in[0]
+		if t.plan.InPlace {
+			in = t.in[1]
+		}
 		in.mem.ref()
 		out.spec = aliasSpec(in, t.plan)
 		out.mem, out.part = in.mem, in.part
@@ -386,6 +437,11 @@ func (s *Stream) Fence(ctx context.Context) error {
 }
 
 func (s *Stream) fence(ctx context.Context) (*task, error) {
+	return s.enqueue(ctx, &task{stream: s, fence: true}, "fence")
+}
+
+// enqueue queues a task that is ready made.
+func (s *Stream) enqueue(ctx context.Context, t *task, step string) (*task, error) {
 	if s.rt.turns != nil {
 		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
 			return nil, err
@@ -397,9 +453,8 @@ func (s *Stream) fence(ctx context.Context) (*task, error) {
 	if s.closed != nil {
 		return nil, s.closed
 	}
-	t := &task{stream: s, fence: true}
 	if s.rt.cfg.Record {
-		t.row = &messages.Row{Step: "fence", Stream: s.name}
+		t.row = &messages.Row{Step: step, Stream: s.name}
 	}
 	s.post(t)
 	return t, nil
@@ -407,6 +462,10 @@ func (s *Stream) fence(ctx context.Context) (*task, error) {
 
 // Read returns the shard of one device as a host array of the tensor's dtype, once it is there.
 func (s *Stream) Read(ctx context.Context, t *Tensor, at messages.Coord) ([]byte, error) {
+	return s.read(ctx, t, at, nil)
+}
+
+func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *messages.Row) ([]byte, error) {
 	if at.Row < 0 || at.Col < 0 || at.Row >= s.rt.mesh.Shape.Rows || at.Col >= s.rt.mesh.Shape.Cols {
 		return nil, messages.Invalid("read", "device", at, "lies on the mesh %s", s.rt.mesh.Shape)
 	}
@@ -418,7 +477,7 @@ func (s *Stream) Read(ctx context.Context, t *Tensor, at messages.Coord) ([]byte
 		return nil, err
 	}
 	data := make([]byte, t.spec.HostBytes())
-	_, err := ask(ctx, s.rt, func(reply chan<- answer[struct{}]) any { return &readRequest{t, at, data, reply} })
+	_, err := ask(ctx, s.rt, func(reply chan<- answer[struct{}]) any { return &readRequest{t, at, data, row, reply} })
 	if err != nil {
 		return nil, err
 	}

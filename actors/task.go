@@ -22,20 +22,34 @@ type task struct {
 	in     [messages.MaxInputs]*Tensor
 	out    [messages.MaxOutputs]*Tensor
 
-	write *write // a host array for out[0]; no plan
-	fence bool   // a fence; no plan
+	write   *write   // a host array for out[0]; no plan
+	fence   bool     // a fence; no plan
+	control *control // what concerns the pools as a whole; no plan
+	lease   *Lease   // OpGetSemaphores: who gets the bank
+	brought []*Lease // banks of the caller's that stand for the first semaphores of the plan
 
 	// The device actor's.
 	ticket  uint64
 	launch  uint64
 	over    bool // answered, though the stream may not have been told yet
 	missing int  // grants not yet here
-	sems    [2]*bank
-	bufs    [2]*bank
+	sems    [axis.MaxSemaphoreNeeds]*bank
+	bufs    [axis.MaxBufferNeeds]*bank
 	row     *messages.Row
 
 	err   error // written before state, read after it
 	state atomic.Uint32
+}
+
+// control is a request that concerns the pools as a whole.
+type control struct {
+	name    string
+	reset   bool
+	prewarm []axis.BufferNeed
+	release func(messages.BufferKey) bool
+
+	made []*bank // by prewarm
+	gone []int   // slots of the buffers pool to be freed
 }
 
 // write is a host array on its way to the mesh.
@@ -61,6 +75,8 @@ func (t *task) name() string {
 		return messages.OpWrite.String()
 	case t.fence:
 		return "fence"
+	case t.control != nil:
+		return t.control.name
 	}
 	return axis.OpName(t.plan.Op)
 }

@@ -45,7 +45,8 @@ type memory struct {
 	rt   *Runtime
 
 	// The rest belongs to the device actor.
-	lease      lease  // of a buffer pool's bank, if the ticket is set
+	lease      lease  // of a pool's bank, if the ticket is set
+	pool       int    // index of that pool's actor
 	bank       *bank  // that bank, once granted
 	own        buffer // otherwise
 	lastTicket uint64 // the last task that reads or writes it
@@ -99,6 +100,32 @@ type bank struct {
 	unmade     *pools.NewBank // what has still to be made
 	group      []*bank        // the banks that are made with it
 	semaphores []devicecgo.Handle
+	names      []string // of the semaphores
 	buffers    []buffer
+	unfenced   bool   // made on the caller's promise of a fence, which has not come yet
 	lastUse    uint64 // the last launch that used it, or read what it holds
+}
+
+// Lease is a bank of semaphores that a caller holds for operations of his own, until Release. Under Rotate it is the bank that the getter
+// has turned up, and nothing is held.
+type Lease struct {
+	names    []string
+	handles  []devicecgo.Handle
+	pool     messages.Pool
+	axis     int
+	released atomic.Bool
+	mem      memory // counts references, as a tensor's does
+}
+
+// Names are the semaphores' names in logs and reports, such as "ag[1].bank0.1".
+func (l *Lease) Names() []string { return l.names }
+
+// Handles are the driver's handles of the semaphores.
+func (l *Lease) Handles() []devicecgo.Handle { return l.handles }
+
+// Release gives the bank back once what was submitted with it has its place in the order. Releasing twice is harmless.
+func (l *Lease) Release() {
+	if l != nil && !l.released.Swap(true) {
+		l.mem.unref()
+	}
 }

@@ -130,7 +130,7 @@ func TestCollectiveShapes(t *testing.T) {
 			assert.Equal(t, messages.ShapeOf(c.want...), p.Outputs[0].Shape, "%v", c)
 			assert.Equal(t, p.Outputs[0].Driver.Shape.Tail(p.Outputs[0].Driver.Shape.Rank()-len(c.in)), p.Outputs[0].Shape)
 			assert.Equal(t, persistent, p.Outputs[0].Buffer != Fresh)
-			assert.Equal(t, !persistent, p.StartBarrier, "a barrier is taken exactly where the memory is not persistent (field case A1)")
+			assert.Equal(t, !persistent, p.Semaphores[0].Pool == messages.PoolBarrier, "a barrier is taken exactly where the memory is not persistent (field case A1)")
 		}
 	}
 }
@@ -166,7 +166,8 @@ func TestBufferKeysNeverServeWhatDoesNotFit(t *testing.T) {
 	names := map[string]bool{}
 	for _, dtype := range []messages.DType{messages.BFloat16, messages.Float32} {
 		for _, parts := range []messages.Parts{messages.Both, messages.IntermediateOnly, messages.OutputOnly} {
-			key, list := ScatterBuffer(m, messages.ShapeOf(1, 1, 32, 64), 3, 1, dtype, parts)
+			key, list, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferRS, Shape: messages.ShapeOf(1, 1, 32, 64), Dim: 3, Axis: 1, DType: dtype, Parts: parts})
+			require.NoError(t, err)
 			assert.NotContains(t, seen, key)
 			seen[key] = key.String()
 			assert.False(t, names[key.String()], "two pools of one name: %s", key)
@@ -174,8 +175,8 @@ func TestBufferKeysNeverServeWhatDoesNotFit(t *testing.T) {
 			assert.Len(t, list, map[messages.Parts]int{messages.Both: 2, messages.IntermediateOnly: 1, messages.OutputOnly: 1}[parts])
 		}
 		for _, role := range []messages.Role{messages.NoRole, messages.RoleK, messages.RoleV} {
-			key, _ := GatherBuffer(m, messages.ShapeOf(1, 1, 32, 64), 2, 1, dtype)
-			key.Role = role
+			key, _, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferAG, Shape: messages.ShapeOf(1, 1, 32, 64), Dim: 2, Axis: 1, DType: dtype, Role: role})
+			require.NoError(t, err)
 			assert.False(t, names[key.String()])
 			names[key.String()] = true
 		}

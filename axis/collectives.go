@@ -22,9 +22,13 @@ func (p *Plan) collective(m Mesh, axis, dim int, in messages.Spec) (viewDim, add
 	p.Axis = axis
 	p.NumLinks = m.NumLinks
 	p.Topology = m.Topology[axis]
-	p.Joins = JoinsLine
+	p.Joins[axis] = JoinsLine
 	return p.Dim, added, nil
 }
+
+// barrier draws the start barrier of an operation over the lines of an axis; it answers for everything else that the operation uses on
+// the axis.
+func (p *Plan) barrier(axis int) { p.need(messages.PoolBarrier, axis, AfterLineJoin) }
 
 // passThrough says whether a collective has nothing to do: no axis, or one of length 1.
 func passThrough(m Mesh, axis int) bool {
@@ -53,28 +57,38 @@ func planAllGather(m Mesh, operation messages.Operation, in []messages.Spec, p *
 	if op.UseHyperparams {
 		p.Hyper = AllGatherHyper(view)
 	}
-	if op.UsePersistentBuffer {
-		key, parts := GatherBuffer(m, view, dim, op.MeshAxis, x.DType)
-		// The pool's buffers are tiled, as the reference's are; a row-major input gathers into memory of its own kind.
-		if x.Layout != messages.Tile {
-			return fail("input layout", x.Layout, "is tile where a persistent buffer is used")
-		}
-		p.buffer(key, parts)
-		p.output(out, out.Shape.Tail(added), 0, 0)
-	} else {
-		p.need(messages.PoolBarrier, op.MeshAxis)
-		p.StartBarrier = true
-		p.output(out, out.Shape.Tail(added), Fresh, 0)
+	pool, kind := messages.PoolAG, messages.BufferAG
+	if op.FSDP {
+		pool, kind = messages.PoolFSDP, messages.BufferFSDP
 	}
-	p.need(messages.PoolAG, op.MeshAxis)
+	if !op.UsePersistentBuffer {
+		if op.Capacity != 0 {
+			return fail("capacity", op.Capacity, "is of a persistent buffer; use one or leave it out")
+		}
+		p.barrier(op.MeshAxis)
+		p.need(pool, op.MeshAxis, Guarded)
+		p.output(out, out.Shape.Tail(added), Fresh, 0)
+		return nil
+	}
+	// The pool's buffers are tiled, as the reference's are.
+	if x.Layout != messages.Tile {
+		return fail("input layout", x.Layout, "is tile where a persistent buffer is used")
+	}
+	key := messages.BufferKey{Kind: kind, Shape: view, Dim: dim, Axis: op.MeshAxis, DType: x.DType}
+	if op.Capacity != 0 {
+		if op.Capacity < out.Shape.Dim(dim) {
+			return fail("capacity", op.Capacity, "is at least %d, the gathered length of dim %d", out.Shape.Dim(dim), dim-added)
+		}
+		key.Shape, key.Capacity = view.With(dim, 1), op.Capacity
+	}
+	key, parts, err := BufferParts(m, key)
+	if err != nil {
+		return err
+	}
+	p.buffer(key, parts, op.MeshAxis, AfterLineJoin)
+	p.need(pool, op.MeshAxis, AfterLineJoin)
+	p.output(out, out.Shape.Tail(added), 0, 0)
 	return nil
-}
-
-// GatherBuffer is the pool of a gather along dim of a shape (the reference's get_ag_ping_pong_buffer).
-func GatherBuffer(m Mesh, shape messages.Shape, dim, axis int, dtype messages.DType) (messages.BufferKey, []messages.Part) {
-	key := messages.BufferKey{Kind: messages.BufferAG, Shape: shape, Dim: dim, Axis: axis, DType: dtype}
-	out := messages.Spec{Shape: shape.With(dim, shape.Dim(dim)*m.Shape.Axis(axis)), DType: dtype, Layout: messages.Tile, Memory: messages.DRAM}
-	return key, []messages.Part{{Spec: out}}
 }
 
 func planReduceScatter(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
@@ -109,37 +123,19 @@ func planReduceScatter(m Mesh, operation messages.Operation, in []messages.Spec,
 		if x.Layout != messages.Tile {
 			return fail("input layout", x.Layout, "is tile where a persistent buffer is used")
 		}
-		key, parts := ScatterBuffer(m, view, dim, op.MeshAxis, x.DType, messages.Both)
-		p.buffer(key, parts)
-		p.output(out, out.Shape.Tail(added), 0, len(parts)-1)
-	} else {
-		p.need(messages.PoolBarrier, op.MeshAxis)
-		p.StartBarrier = true
-		p.output(out, out.Shape.Tail(added), Fresh, 0)
-	}
-	p.need(messages.PoolRS, op.MeshAxis)
-	return nil
-}
-
-// ScatterBuffer is the pool of a reduce-scatter along dim of a shape (get_rs_ping_pong_buffer). The intermediate has the input's
-// shape on a ring; on a line it stages both directions: the rank-4 view of the input with dim 0 doubled.
-func ScatterBuffer(m Mesh, shape messages.Shape, dim, axis int, dtype messages.DType, which messages.Parts) (messages.BufferKey, []messages.Part) {
-	key := messages.BufferKey{Kind: messages.BufferRS, Shape: shape, Dim: dim, Axis: axis, DType: dtype, Parts: which}
-	spec := messages.Spec{DType: dtype, Layout: messages.Tile, Memory: messages.DRAM}
-	var parts []messages.Part
-	if which != messages.OutputOnly {
-		spec.Shape = shape
-		if m.Topology[axis] == messages.Linear {
-			r4 := shape.Rank4()
-			spec.Shape = r4.With(0, r4.Dim(0)*2)
+		key, parts, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferRS, Shape: view, Dim: dim, Axis: op.MeshAxis, DType: x.DType})
+		if err != nil {
+			return err
 		}
-		parts = append(parts, messages.Part{Name: "intermediate", Spec: spec})
+		p.buffer(key, parts, op.MeshAxis, AfterLineJoin)
+		p.need(messages.PoolRS, op.MeshAxis, AfterLineJoin)
+		p.output(out, out.Shape.Tail(added), 0, 1)
+		return nil
 	}
-	if which != messages.IntermediateOnly {
-		spec.Shape = shape.With(dim, shape.Dim(dim)/m.Shape.Axis(axis))
-		parts = append(parts, messages.Part{Name: "output", Spec: spec})
-	}
-	return key, parts
+	p.barrier(op.MeshAxis)
+	p.need(messages.PoolRS, op.MeshAxis, Guarded)
+	p.output(out, out.Shape.Tail(added), Fresh, 0)
+	return nil
 }
 
 func planFusedNorm(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
@@ -188,33 +184,35 @@ func planFusedNorm(m Mesh, operation messages.Operation, in []messages.Spec, p *
 		p.Axis = messages.NoAxis
 		return nil
 	}
-	p.NumLinks, p.Topology, p.Joins = m.NumLinks, m.Topology[op.MeshAxis], JoinsLine
-	key, parts := StatsBuffer(m, x.Shape, op.RMS, op.MeshAxis)
-	p.buffer(key, parts)
-	p.need(messages.PoolAG, op.MeshAxis)
+	p.NumLinks, p.Topology, p.Joins[op.MeshAxis] = m.NumLinks, m.Topology[op.MeshAxis], JoinsLine
+	key, parts, err := BufferParts(m, StatsKey(m, x.Shape, op))
+	if err != nil {
+		return err
+	}
+	p.buffer(key, parts, op.MeshAxis, AfterLineJoin)
+	p.need(messages.PoolAG, op.MeshAxis, AfterLineJoin)
 	return nil
 }
 
-// StatsBuffer is the pool of the gathered statistics of a norm over a sharded width: per row and device of the line the sum of
-// squares (RMS), or mean and sum of squared deviations (layer norm), in float32.
-func StatsBuffer(m Mesh, input messages.Shape, rms bool, axis int) (messages.BufferKey, []messages.Part) {
-	kind, values := "ln", 2
-	if rms {
-		kind, values = "rms", 1
-	}
-	rows := int(input.Elements()) / input.Dim(-1)
-	spec := messages.Spec{Shape: messages.ShapeOf(1, 1, rows, values*m.Shape.Axis(axis)), DType: messages.Float32, Layout: messages.RowMajor, Memory: messages.DRAM}
-	key := messages.BufferKey{Kind: messages.BufferNormStats, Axis: axis, Shape: spec.Shape, DType: spec.DType, Text: describe("%s,rows=%d,axis=%d", kind, rows, axis)}
-	return key, []messages.Part{{Spec: spec}}
+// ringAttention is what the two kinds of ring attention have in common.
+type ringAttention struct {
+	axis, logicalN int
+	pool           messages.Pool
 }
 
 func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
-	op := operation.(messages.RingJointSDPA)
+	var op ringAttention
+	switch o := operation.(type) {
+	case messages.RingJointSDPA:
+		op = ringAttention{o.MeshAxis, o.LogicalN, messages.PoolAG}
+	case messages.ExpRingJointSDPA:
+		op = ringAttention{o.MeshAxis, o.LogicalN, messages.PoolExpRing}
+	}
 	q, k, v, jq, jk, jv := in[0], in[1], in[2], in[3], in[4], in[5]
-	if err := checkMeshAxis(op.MeshAxis); err != nil {
+	if err := checkMeshAxis(op.axis); err != nil {
 		return err
 	}
-	if op.MeshAxis == messages.NoAxis {
+	if op.axis == messages.NoAxis {
 		return fail("mesh_axis", "none", "is 0 or 1; use sdpa where the sequence is whole")
 	}
 	if err := checkFloats([]string{"q", "k", "v", "joint_q", "joint_k", "joint_v"}, in); err != nil {
@@ -229,10 +227,10 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 	if present(jq) != present(jk) || present(jk) != present(jv) {
 		return fail("joint tensors", "some", "are all three or none")
 	}
-	n := m.Shape.Axis(op.MeshAxis)
+	n := m.Shape.Axis(op.axis)
 	total := q.Shape.Dim(2) * n
-	if op.LogicalN < 0 || op.LogicalN > total {
-		return fail("logical_n", op.LogicalN, "is 0 (all) to %d, the rows of the whole sequence", total)
+	if op.logicalN < 0 || op.logicalN > total {
+		return fail("logical_n", op.logicalN, "is 0 (all) to %d, the rows of the whole sequence", total)
 	}
 	out := q
 	out.Memory = messages.DRAM
@@ -248,64 +246,95 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 		jout.Memory = messages.DRAM
 		p.fresh(jout)
 	}
-	p.Axis = op.MeshAxis
+	p.Axis = op.axis
 	p.Dim = 2
-	p.NumLinks, p.Topology = m.NumLinks, m.Topology[op.MeshAxis]
+	p.NumLinks, p.Topology = m.NumLinks, m.Topology[op.axis]
 	if n == 1 {
 		return nil // nothing travels: plain attention, nothing is drawn
 	}
-	p.Joins = JoinsLine
+	p.Joins[op.axis] = JoinsLine
 	for _, role := range []messages.Role{messages.RoleK, messages.RoleV} {
 		t := k
 		if role == messages.RoleV {
 			t = v
 		}
-		key, parts := GatherBuffer(m, t.Shape, 2, op.MeshAxis, t.DType)
-		key.Role = role
-		p.buffer(key, parts)
+		key, parts, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferAG, Shape: t.Shape, Dim: 2, Axis: op.axis, DType: t.DType, Role: role})
+		if err != nil {
+			return err
+		}
+		p.buffer(key, parts, op.axis, AfterLineJoin)
 	}
-	p.need(messages.PoolAG, op.MeshAxis)
+	p.need(op.pool, op.axis, AfterLineJoin)
 	return nil
 }
 
-func planGetSemaphores(_ Mesh, operation messages.Operation, _ []messages.Spec, p *Plan) error {
-	op := operation.(messages.GetSemaphores)
+func planSliceReshard(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
+	op := operation.(messages.SliceReshard)
+	x := in[0]
 	if op.MeshAxis != 0 && op.MeshAxis != 1 {
 		return fail("mesh_axis", op.MeshAxis, "is 0 or 1")
 	}
+	if err := checkRank("input", x.Shape, 1, 5); err != nil {
+		return err
+	}
+	if op.Dim != 0 && op.Dim != -x.Shape.Rank() {
+		return fail("dim", op.Dim, "is 0")
+	}
+	if x.Layout != messages.RowMajor {
+		return fail("input layout", x.Layout, "is row_major")
+	}
+	n := m.Shape.Axis(op.MeshAxis)
+	if op.Offset < 0 {
+		return fail("output_dim_offset", op.Offset, "is not negative")
+	}
+	if op.Size < 1 || op.Size%n != 0 {
+		return fail("output_dim_shape", op.Size, "is positive and divides by the length %d of axis %d", n, op.MeshAxis)
+	}
+	out := x
+	out.Memory = messages.DRAM
+	out.Shape = x.Shape.With(0, op.Size/n)
+	p.fresh(out)
 	p.Axis = op.MeshAxis
-	p.need(op.Pool, op.MeshAxis)
+	p.NumLinks, p.Topology, p.Joins[op.MeshAxis] = m.NumLinks, m.Topology[op.MeshAxis], JoinsLine
+	p.need(messages.PoolSR, op.MeshAxis, Guarded)
+	p.barrier(op.MeshAxis)
 	return nil
 }
 
-func planGetBuffers(m Mesh, operation messages.Operation, _ []messages.Spec, p *Plan) error {
-	key := operation.(messages.GetBuffers).Key
-	if key.Axis != 0 && key.Axis != 1 {
-		return fail("mesh_axis", key.Axis, "is 0 or 1")
+func planPointToPoint(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
+	pairs := operation.(messages.PointToPoint).Pairs()
+	if len(pairs) == 0 {
+		return fail("pairs", "none", "are 1 to %d", messages.MaxPairs)
 	}
-	dim, err := checkDim("dim", key.Dim, key.Shape)
-	if err != nil {
-		return err
-	}
-	if key.DType == messages.DTypeUnset {
-		key.DType = messages.BFloat16
-	}
-	var parts []messages.Part
-	switch key.Kind {
-	case messages.BufferAG:
-		key, parts = GatherBuffer(m, key.Shape, dim, key.Axis, key.DType)
-	case messages.BufferRS:
-		if n := m.Shape.Axis(key.Axis); key.Shape.Dim(dim)%n != 0 {
-			return fail(describe("shape dim %d", dim), key.Shape.Dim(dim), "divides by the length %d of axis %d", n, key.Axis)
+	axis := messages.NoAxis
+	receivers, senders := map[messages.Coord]bool{}, map[messages.Coord]bool{}
+	for _, pair := range pairs {
+		for _, c := range []messages.Coord{pair.From, pair.To} {
+			if c.Row >= m.Shape.Rows || c.Col >= m.Shape.Cols {
+				return fail("pairs", c, "lie on the mesh %s", m.Shape)
+			}
 		}
-		key, parts = ScatterBuffer(m, key.Shape, dim, key.Axis, key.DType, key.Parts)
-	default:
-		return fail("buffer", key, "is a gather or reduce-scatter buffer")
+		a := 0
+		if pair.From.Row == pair.To.Row {
+			a = 1
+		}
+		if pair.From == pair.To || pair.From.Row != pair.To.Row && pair.From.Col != pair.To.Col {
+			return fail("pairs", describe("%v to %v", pair.From, pair.To), "are two devices of one line")
+		}
+		if axis != messages.NoAxis && axis != a {
+			return fail("pairs", describe("%v to %v", pair.From, pair.To), "all cross the same axis")
+		}
+		if receivers[pair.To] || senders[pair.From] {
+			return fail("pairs", describe("%v to %v", pair.From, pair.To), "name each sender and each receiver once")
+		}
+		axis, receivers[pair.To], senders[pair.From] = a, true, true
 	}
-	p.Axis = key.Axis
-	p.buffer(key, parts)
-	for i, part := range parts {
-		p.output(part.Spec, part.Spec.Shape, 0, i)
-	}
+	out := in[0]
+	out.Memory = messages.DRAM
+	p.fresh(out)
+	p.Axis = axis
+	p.NumLinks, p.Topology, p.Joins[axis] = m.NumLinks, m.Topology[axis], JoinsLine
+	p.need(messages.PoolSR, axis, Guarded)
+	p.barrier(axis)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 // Mesh is what the rules need to know of a mesh and of the manager on it.
 type Mesh struct {
 	Shape    messages.MeshShape
+	Grid     [2]int               // compute cores of a device, x and y
 	NumLinks int                  // links that each collective uses
 	Topology [2]messages.Topology // of each axis, resolved: Linear or Ring
 }
@@ -16,6 +17,7 @@ type Mesh struct {
 // Machine is what the hardware offers.
 type Machine struct {
 	Shape messages.MeshShape
+	Grid  [2]int
 	Links [2]int  // links per edge along each axis
 	Wrap  [2]bool // whether the axis closes into a ring
 }
@@ -26,7 +28,7 @@ type Machine struct {
 // Ring where the axis is longer than two and has the wrap link, else Linear; an axis of one or two always runs Linear; an
 // explicit Ring on a longer axis without a wrap link is an error, since the operation would wait for ever.
 func Open(m Machine, numLinks int, topology messages.Topology) (Mesh, error) {
-	out := Mesh{Shape: m.Shape, NumLinks: numLinks}
+	out := Mesh{Shape: m.Shape, Grid: m.Grid, NumLinks: numLinks}
 	if err := m.Shape.Validate(); err != nil {
 		return out, err
 	}

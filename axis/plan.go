@@ -11,6 +11,8 @@ type Plan struct {
 
 	// Alias: nothing is launched; result 0 names the memory of input 0, by the shape of Outputs[0].
 	Alias bool
+	// InPlace: the launch writes into the memory of its last input, and result 0 is another name of it.
+	InPlace bool
 
 	// Views are the shapes in which the driver sees the inputs; rank 0 = as they are.
 	Views [messages.MaxInputs]messages.Shape
@@ -19,10 +21,10 @@ type Plan struct {
 	NumOutputs int
 
 	// Semaphores in the order in which they are drawn.
-	Semaphores    [2]SemaphoreNeed
+	Semaphores    [MaxSemaphoreNeeds]SemaphoreNeed
 	NumSemaphores int
 
-	Buffers    [2]BufferNeed
+	Buffers    [MaxBufferNeeds]BufferNeed
 	NumBuffers int
 
 	// What the launch tells the driver, resolved.
@@ -32,12 +34,18 @@ type Plan struct {
 	Topology messages.Topology
 	Hyper    Hyper
 
-	// Joins says which devices cannot finish the launch before all of them have begun it.
-	Joins Scope
-	// StartBarrier: the launch begins with a barrier over each line of Axis, so that only the barrier's own bank needs an
-	// earlier join.
-	StartBarrier bool
+	// Halo is what a halo exchange is told, resolved.
+	Halo Halo
+
+	// Joins says, per mesh axis, which devices cannot finish the launch before all of them have begun it.
+	Joins [2]Scope
 }
+
+// Bounds of what one operation draws.
+const (
+	MaxSemaphoreNeeds = 4
+	MaxBufferNeeds    = 3
+)
 
 // Output is one result.
 type Output struct {
@@ -52,32 +60,51 @@ const Fresh = -1
 
 // SemaphoreNeed is one bank of a semaphore pool.
 type SemaphoreNeed struct {
-	Pool messages.Pool
-	Axis int
+	Pool    messages.Pool
+	Axis    int
+	Workers int // strided_ag_mm: which set of banks
+	Reuse   Reuse
 }
 
 // BufferNeed is one bank of a buffer pool, with what it holds should it have to be made.
 type BufferNeed struct {
 	Key   messages.BufferKey
 	Parts []messages.Part
+	Axis  int // along which peers write it
+	Reuse Reuse
 }
+
+// Reuse is what must have happened between a bank's last user and this launch (rule 4).
+type Reuse uint8
+
+const (
+	// Guarded: the launch's own start barrier or entry handshake answers for it; or peers do not write it.
+	Guarded Reuse = iota
+	// AfterLineJoin: a launch between has joined each line of the axis.
+	AfterLineJoin
+	// AfterNeighbourJoin: a launch between has joined each device with the next one along the axis.
+	AfterNeighbourJoin
+	// AfterRetirement: the last user has retired on every device. For pools of one bank.
+	AfterRetirement
+)
 
 // Scope says which sets of devices a launch joins.
 type Scope uint8
 
-// The scopes, from none to each whole line of the plan's axis.
+// The scopes, from none to whole lines.
 const (
 	JoinsNobody Scope = iota
+	JoinsNeighbours
 	JoinsLine
 )
 
-func (p *Plan) need(pool messages.Pool, axis int) {
-	p.Semaphores[p.NumSemaphores] = SemaphoreNeed{Pool: pool, Axis: axis}
+func (p *Plan) need(pool messages.Pool, axis int, reuse Reuse) {
+	p.Semaphores[p.NumSemaphores] = SemaphoreNeed{Pool: pool, Axis: axis, Reuse: reuse}
 	p.NumSemaphores++
 }
 
-func (p *Plan) buffer(key messages.BufferKey, parts []messages.Part) {
-	p.Buffers[p.NumBuffers] = BufferNeed{Key: key, Parts: parts}
+func (p *Plan) buffer(key messages.BufferKey, parts []messages.Part, axis int, reuse Reuse) {
+	p.Buffers[p.NumBuffers] = BufferNeed{Key: key, Parts: parts, Axis: axis, Reuse: reuse}
 	p.NumBuffers++
 }
 
@@ -138,25 +165,35 @@ var rules map[messages.OpKind]rule
 
 func init() {
 	rules = map[messages.OpKind]rule{
-		messages.OpAllGather:            {slots: required("input"), plan: planAllGather},
-		messages.OpReduceScatter:        {slots: required("input"), plan: planReduceScatter},
-		messages.OpMatmul:               {slots: join(required("input", "weight"), optional("bias")), plan: planMatmul},
-		messages.OpLayerNorm:            {slots: join(required("input"), optional("weight", "bias")), plan: planNorm},
-		messages.OpRMSNorm:              {slots: join(required("input"), optional("weight", "bias")), plan: planNorm},
-		messages.OpFusedDistributedNorm: {slots: join(required("input"), optional("weight", "bias", "rope_cos", "rope_sin")), plan: planFusedNorm},
-		messages.OpRope:                 {slots: required("input", "cos", "sin"), plan: planRope},
-		messages.OpSDPA:                 {slots: required("q", "k", "v"), plan: planSDPA},
-		messages.OpRingJointSDPA:        {slots: join(required("q", "k", "v"), optional("joint_q", "joint_k", "joint_v")), plan: planRingSDPA},
-		messages.OpBinary:               {slots: join(required("a"), optional("b")), plan: planBinary},
-		messages.OpAddcmul:              {slots: required("input", "x", "y"), plan: planAddcmul},
-		messages.OpActivation:           {slots: required("input"), plan: planActivation},
-		messages.OpSlice:                {slots: required("input"), plan: planSlice},
-		messages.OpConcat:               {slots: required("input"), variadic: true, plan: planConcat},
-		messages.OpReshape:              {slots: required("input"), plan: planReshape},
-		messages.OpPermute:              {slots: required("input"), plan: planPermute},
-		messages.OpConvert:              {slots: required("input"), plan: planConvert},
-		messages.OpGetSemaphores:        {plan: planGetSemaphores},
-		messages.OpGetBuffers:           {plan: planGetBuffers},
+		messages.OpAllGather:                  {slots: required("input"), plan: planAllGather},
+		messages.OpReduceScatter:              {slots: required("input"), plan: planReduceScatter},
+		messages.OpMatmul:                     {slots: join(required("input", "weight"), optional("bias")), plan: planMatmul},
+		messages.OpLayerNorm:                  {slots: join(required("input"), optional("weight", "bias")), plan: planNorm},
+		messages.OpRMSNorm:                    {slots: join(required("input"), optional("weight", "bias")), plan: planNorm},
+		messages.OpFusedDistributedNorm:       {slots: join(required("input"), optional("weight", "bias", "rope_cos", "rope_sin")), plan: planFusedNorm},
+		messages.OpRope:                       {slots: required("input", "cos", "sin"), plan: planRope},
+		messages.OpSDPA:                       {slots: required("q", "k", "v"), plan: planSDPA},
+		messages.OpRingJointSDPA:              {slots: join(required("q", "k", "v"), optional("joint_q", "joint_k", "joint_v")), plan: planRingSDPA},
+		messages.OpBinary:                     {slots: join(required("a"), optional("b")), plan: planBinary},
+		messages.OpAddcmul:                    {slots: required("input", "x", "y"), plan: planAddcmul},
+		messages.OpActivation:                 {slots: required("input"), plan: planActivation},
+		messages.OpSlice:                      {slots: required("input"), plan: planSlice},
+		messages.OpConcat:                     {slots: required("input"), variadic: true, plan: planConcat},
+		messages.OpReshape:                    {slots: required("input"), plan: planReshape},
+		messages.OpPermute:                    {slots: required("input"), plan: planPermute},
+		messages.OpConvert:                    {slots: required("input"), plan: planConvert},
+		messages.OpNeighborPad:                {slots: required("input"), plan: planNeighborPad},
+		messages.OpNeighborPadHalo:            {slots: join(required("input"), optional("padded_output")), plan: planNeighborPadHalo},
+		messages.OpHaloScatter:                {slots: required("compact", "tensor"), plan: planHaloScatter},
+		messages.OpSliceReshard:               {slots: required("input"), plan: planSliceReshard},
+		messages.OpPointToPoint:               {slots: required("input"), plan: planPointToPoint},
+		messages.OpExpRingJointSDPA:           {slots: join(required("q", "k", "v"), optional("joint_q", "joint_k", "joint_v")), plan: planRingSDPA},
+		messages.OpStridedAllGatherMatmul:     {slots: join(required("input", "weight"), optional("bias")), plan: planStridedAllGatherMatmul},
+		messages.OpMatmulStridedReduceScatter: {slots: join(required("input", "weight"), optional("bias", "residual", "gate")), plan: planMatmulStridedReduceScatter},
+		messages.OpConv3D:                     {slots: join(required("input", "weight"), optional("bias", "halo")), plan: planConv3D},
+		messages.OpNPConv3D:                   {slots: join(required("input", "weight"), optional("bias")), plan: planNPConv3D},
+		messages.OpGetSemaphores:              {plan: planGetSemaphores},
+		messages.OpGetBuffers:                 {plan: planGetBuffers},
 	}
 }
 

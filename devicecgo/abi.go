@@ -32,6 +32,24 @@ const (
 	OpReshape              = C.MR_OP_RESHAPE
 	OpPermute              = C.MR_OP_PERMUTE
 	OpConvert              = C.MR_OP_CONVERT
+
+	OpNeighborPad                = C.MR_OP_NEIGHBOR_PAD
+	OpNeighborPadHalo            = C.MR_OP_NEIGHBOR_PAD_HALO
+	OpHaloScatter                = C.MR_OP_HALO_SCATTER
+	OpSliceReshard               = C.MR_OP_SLICE_RESHARD
+	OpExpRingJointSDPA           = C.MR_OP_EXP_RING_JOINT_SDPA
+	OpStridedAllGatherMatmul     = C.MR_OP_STRIDED_ALL_GATHER_MATMUL
+	OpMatmulStridedReduceScatter = C.MR_OP_MATMUL_STRIDED_REDUCE_SCATTER
+	OpConv3D                     = C.MR_OP_CONV3D
+	OpNPConv3D                   = C.MR_OP_NP_CONV3D
+	OpPointToPoint               = C.MR_OP_POINT_TO_POINT
+)
+
+// Limits of the ABI.
+const (
+	MaxLinks   = C.MR_MAX_LINKS
+	MaxStrided = C.MR_MAX_STRIDED
+	MaxPairs   = C.MR_MAX_PAIRS
 )
 
 // Presence bits of OpHeader.Present.
@@ -43,6 +61,8 @@ const (
 	HasLogicalN      = C.MR_HAS_LOGICAL_N
 	HasScalar        = C.MR_HAS_SCALAR
 	HasAxis          = C.MR_HAS_AXIS
+	HasLogicalH      = C.MR_HAS_LOGICAL_H
+	HasW             = C.MR_HAS_W
 )
 
 // The ABI's enums have values of their own; these functions are the only place where they meet the runtime's.
@@ -91,6 +111,14 @@ func ABIRope(half bool) uint32 {
 		return C.MR_ROPE_HALF
 	}
 	return C.MR_ROPE_INTERLEAVED
+}
+
+// ABIPad is the ABI's number of a padding mode.
+func ABIPad(replicate bool) uint32 {
+	if replicate {
+		return C.MR_PAD_REPLICATE
+	}
+	return C.MR_PAD_ZEROS
 }
 
 var (
@@ -293,6 +321,128 @@ type Convert struct {
 	Layout        uint32
 }
 
+// NeighborPad is mr_neighbor_pad.
+type NeighborPad struct {
+	OpHeader
+	Input, Output       Handle
+	Semaphores          [2]Handle
+	Barrier             Handle
+	Count, Mode         uint32
+	Dims, Axes          [2]uint32
+	PadLeft, PadRight   [2]uint32
+	NumLinks            [2]uint32
+	LogicalH, TFrontPad uint32
+}
+
+// NeighborPadHalo is mr_neighbor_pad_halo.
+type NeighborPadHalo struct {
+	OpHeader
+	Input, Halo, PaddedOutput       Handle
+	SemaphoreH, SemaphoreW, Barrier Handle
+	AxisH, AxisW                    uint32
+	PadHLeft, PadHRight             uint32
+	PadWLeft, PadWRight             uint32
+	LinksH, LinksW                  uint32
+	Mode                            uint32
+	InputPadH, InputPadW            uint32
+	_                               uint32
+}
+
+// HaloScatter is mr_halo_scatter.
+type HaloScatter struct {
+	OpHeader
+	Compact, Padded, Output Handle
+	PadHLeft, PadHRight     uint32
+	PadWLeft, PadWRight     uint32
+	BorderOnly              uint32
+	_                       uint32
+}
+
+// SliceReshard is mr_slice_reshard.
+type SliceReshard struct {
+	OpHeader
+	Input, Output, Semaphore, Barrier Handle
+	Offset, Size                      uint32
+	Axis                              uint32
+	NumLinks, Topology                uint32
+	_                                 uint32
+}
+
+// PointToPoint is mr_point_to_point.
+type PointToPoint struct {
+	OpHeader
+	Input, Output, Semaphore, Barrier Handle
+	Axis                              uint32
+	NumLinks, Topology                uint32
+	Count                             uint32
+	From, To                          [C.MR_MAX_PAIRS]uint32
+}
+
+// ExpRingJointSDPA is mr_exp_ring_joint_sdpa.
+type ExpRingJointSDPA struct {
+	OpHeader
+	Q, K, V                Handle
+	JointQ, JointK, JointV Handle
+	BufferK, BufferV       Handle
+	Semaphores             [C.MR_MAX_LINKS]Handle
+	Output, JointOutput    Handle
+	Axis                   uint32
+	NumLinks, Topology     uint32
+	LogicalN               uint32
+	Scale                  float32
+	_                      uint32
+}
+
+// StridedAllGatherMatmul is mr_strided_all_gather_matmul.
+type StridedAllGatherMatmul struct {
+	OpHeader
+	Input, Weight, Bias  Handle
+	Gathered, Output     Handle
+	Semaphores           [C.MR_MAX_STRIDED]Handle
+	SemaphoreCount       uint32
+	Axis                 uint32
+	NumLinks, Topology   uint32
+	NumWorkersPerLink    uint32
+	NumBuffersPerChannel uint32
+	Activation           uint32
+	_                    uint32
+}
+
+// MatmulStridedReduceScatter is mr_matmul_strided_reduce_scatter.
+type MatmulStridedReduceScatter struct {
+	OpHeader
+	Input, Weight, Bias  Handle
+	Residual, Gate       Handle
+	Progress, Credit     Handle
+	Intermediate, Output Handle
+	Semaphores           [3]Handle
+	Barrier              Handle
+	Axis                 uint32
+	NumLinks, Topology   uint32
+	Scalar               float32
+}
+
+// Conv3D is mr_conv3d.
+type Conv3D struct {
+	OpHeader
+	Input, Weight, Bias, Halo, Output Handle
+	Kernel, Stride, Padding, Dilation [3]uint32
+	Groups, Mode                      uint32
+}
+
+// NPConv3D is mr_np_conv3d.
+type NPConv3D struct {
+	OpHeader
+	Input, Weight, Bias, Halo, Output Handle
+	SemaphoreH, SemaphoreW, Barrier   Handle
+	Region                            [4 * C.MR_MAX_LINKS]Handle
+	AxisH, AxisW                      uint32
+	Links, Mode                       uint32
+	Kernel, Stride, Padding, Dilation [3]uint32
+	Groups                            uint32
+	_                                 uint32
+}
+
 // The sizes must agree with the header; a wrong one is an index out of range at compile time. That the fields stand in the
 // same order is shown by the recording driver of the tests, which prints them by their C names.
 var (
@@ -313,5 +463,15 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(Reshape{})-C.sizeof_mr_reshape]
 	_ = [1]struct{}{}[unsafe.Sizeof(Permute{})-C.sizeof_mr_permute]
 	_ = [1]struct{}{}[unsafe.Sizeof(Convert{})-C.sizeof_mr_convert]
+	_ = [1]struct{}{}[unsafe.Sizeof(NeighborPad{})-C.sizeof_mr_neighbor_pad]
+	_ = [1]struct{}{}[unsafe.Sizeof(NeighborPadHalo{})-C.sizeof_mr_neighbor_pad_halo]
+	_ = [1]struct{}{}[unsafe.Sizeof(HaloScatter{})-C.sizeof_mr_halo_scatter]
+	_ = [1]struct{}{}[unsafe.Sizeof(SliceReshard{})-C.sizeof_mr_slice_reshard]
+	_ = [1]struct{}{}[unsafe.Sizeof(PointToPoint{})-C.sizeof_mr_point_to_point]
+	_ = [1]struct{}{}[unsafe.Sizeof(ExpRingJointSDPA{})-C.sizeof_mr_exp_ring_joint_sdpa]
+	_ = [1]struct{}{}[unsafe.Sizeof(StridedAllGatherMatmul{})-C.sizeof_mr_strided_all_gather_matmul]
+	_ = [1]struct{}{}[unsafe.Sizeof(MatmulStridedReduceScatter{})-C.sizeof_mr_matmul_strided_reduce_scatter]
+	_ = [1]struct{}{}[unsafe.Sizeof(Conv3D{})-C.sizeof_mr_conv3d]
+	_ = [1]struct{}{}[unsafe.Sizeof(NPConv3D{})-C.sizeof_mr_np_conv3d]
 	_ = [1]struct{}{}[messages.MaxRank-C.MR_MAX_RANK]
 )

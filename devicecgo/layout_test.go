@@ -26,11 +26,16 @@ func everyArgs() map[uint32]devicecgo.Args {
 		devicecgo.OpSDPA: &devicecgo.SDPA{}, devicecgo.OpRingJointSDPA: &devicecgo.RingJointSDPA{}, devicecgo.OpBinary: &devicecgo.Binary{},
 		devicecgo.OpAddcmul: &devicecgo.Addcmul{}, devicecgo.OpActivation: &devicecgo.Activation{}, devicecgo.OpSlice: &devicecgo.Slice{},
 		devicecgo.OpConcat: &devicecgo.Concat{}, devicecgo.OpReshape: &devicecgo.Reshape{}, devicecgo.OpPermute: &devicecgo.Permute{}, devicecgo.OpConvert: &devicecgo.Convert{},
+		devicecgo.OpNeighborPad: &devicecgo.NeighborPad{}, devicecgo.OpNeighborPadHalo: &devicecgo.NeighborPadHalo{}, devicecgo.OpHaloScatter: &devicecgo.HaloScatter{},
+		devicecgo.OpSliceReshard: &devicecgo.SliceReshard{}, devicecgo.OpPointToPoint: &devicecgo.PointToPoint{}, devicecgo.OpExpRingJointSDPA: &devicecgo.ExpRingJointSDPA{},
+		devicecgo.OpStridedAllGatherMatmul: &devicecgo.StridedAllGatherMatmul{}, devicecgo.OpMatmulStridedReduceScatter: &devicecgo.MatmulStridedReduceScatter{},
+		devicecgo.OpConv3D: &devicecgo.Conv3D{}, devicecgo.OpNPConv3D: &devicecgo.NPConv3D{},
 	}
 }
 
 var (
 	upper  = regexp.MustCompile(`([a-z])([A-Z])`)
+	runs   = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)
 	floats = map[string]string{"scale": "scale_milli", "scalar": "scalar_milli", "epsilon": "epsilon_micro"}
 	micros = map[string]float64{"scale_milli": 1e3, "scalar_milli": 1e3, "epsilon_micro": 1e6}
 )
@@ -39,7 +44,7 @@ func snake(name string) string {
 	if name == "DType" {
 		return "dtype"
 	}
-	return strings.ToLower(upper.ReplaceAllString(name, "${1}_$2"))
+	return strings.ToLower(runs.ReplaceAllString(upper.ReplaceAllString(name, "${1}_$2"), "${1}_$2"))
 }
 
 // TestArgsMeanTheSameOnBothSides fills each struct with a different number per field, sends it through the ABI, and compares by name what C

@@ -135,6 +135,16 @@ enum {
   MR_OP_RESHAPE = 14,
   MR_OP_PERMUTE = 15,
   MR_OP_CONVERT = 16,
+  MR_OP_NEIGHBOR_PAD = 17,
+  MR_OP_NEIGHBOR_PAD_HALO = 18,
+  MR_OP_HALO_SCATTER = 19,
+  MR_OP_SLICE_RESHARD = 20,
+  MR_OP_EXP_RING_JOINT_SDPA = 21,
+  MR_OP_STRIDED_ALL_GATHER_MATMUL = 22,
+  MR_OP_MATMUL_STRIDED_REDUCE_SCATTER = 23,
+  MR_OP_CONV3D = 24,
+  MR_OP_NP_CONV3D = 25,
+  MR_OP_POINT_TO_POINT = 26,
   MR_OP_END
 };
 
@@ -368,6 +378,216 @@ typedef struct mr_convert {
   uint32_t layout;
 } mr_convert;
 
+/* ---- halos --------------------------------------------------------------------------------------------------------- */
+
+enum { MR_PAD_ZEROS = 1, MR_PAD_REPLICATE = 2 };
+enum { MR_HAS_LOGICAL_H = 1 };
+
+/* Pads one or two dims of a row-major tensor with what the neighbours along a mesh axis hold there; the mesh's outer borders get zeros
+ * or copies of the outermost element. dims[0] is exchanged first, dims[1] over the padded rows, so that corners are right. Rows of the
+ * whole dims[0] at or past logical_h count as zeros; t_front_pad frames of zeros come in front of dim dims[0]-1. Always along lines. */
+typedef struct mr_neighbor_pad {
+  mr_op_header h;
+  mr_handle input;
+  mr_handle output;        /* 0 = the driver allocates it */
+  mr_handle semaphores[2]; /* one per dim; 0 where both its pads are 0: that axis takes no part */
+  mr_handle barrier;       /* joins the lines of the first axis that takes part */
+  uint32_t count;          /* of dims: 1 or 2 */
+  uint32_t mode;           /* MR_PAD_... */
+  uint32_t dims[2];
+  uint32_t axes[2];
+  uint32_t pad_left[2];
+  uint32_t pad_right[2];
+  uint32_t num_links[2];
+  uint32_t logical_h;
+  uint32_t t_front_pad;
+} mr_neighbor_pad;
+
+enum { MR_HAS_W = 1 };
+
+/* Exchanges the halo of the interior of a row-major [..., H, W, C] tensor into a compact buffer of sticks [sticks, C]: H-top, H-bottom,
+ * W-left, W-right. H parts are outer, pad row, column; W parts are outer, row (the H-padded ones), pad column. The interior is the input
+ * without input_pad_h rows and input_pad_w columns on each side. With padded_output the interior is copied there beside the exchange. */
+typedef struct mr_neighbor_pad_halo {
+  mr_op_header h; /* MR_HAS_W: the W part exists */
+  mr_handle input;
+  mr_handle halo;
+  mr_handle padded_output; /* 0 = none */
+  mr_handle semaphore_h;
+  mr_handle semaphore_w;
+  mr_handle barrier;
+  uint32_t axis_h;
+  uint32_t axis_w;
+  uint32_t pad_h_left;
+  uint32_t pad_h_right;
+  uint32_t pad_w_left;
+  uint32_t pad_w_right;
+  uint32_t links_h;
+  uint32_t links_w;
+  uint32_t mode;
+  uint32_t input_pad_h;
+  uint32_t input_pad_w;
+  uint32_t reserved;
+} mr_neighbor_pad_halo;
+
+/* Writes a compact halo round an interior. border_only: `padded` has its interior already and only its border is written, in place;
+ * otherwise `padded` is the bare interior [..., H, W, C] and the output is a new padded tensor. */
+typedef struct mr_halo_scatter {
+  mr_op_header h;
+  mr_handle compact;
+  mr_handle padded;
+  mr_handle output; /* border_only: the same memory as `padded`, returned as its handle */
+  uint32_t pad_h_left;
+  uint32_t pad_h_right;
+  uint32_t pad_w_left;
+  uint32_t pad_w_right;
+  uint32_t border_only;
+  uint32_t reserved;
+} mr_halo_scatter;
+
+/* Cuts rows [offset, offset + size) of dim 0 of the whole row-major tensor, sharded along dim 0 over `axis`, and shares them out evenly again.
+ * Rows past the end are zeros. */
+typedef struct mr_slice_reshard {
+  mr_op_header h;
+  mr_handle input;
+  mr_handle output;
+  mr_handle semaphore;
+  mr_handle barrier;
+  uint32_t offset;
+  uint32_t size;
+  uint32_t axis;
+  uint32_t num_links;
+  uint32_t topology;
+  uint32_t reserved;
+} mr_slice_reshard;
+
+#define MR_MAX_PAIRS 128
+/* Each pair (from, to) of devices, numbered row by row, sends from's shard to `to`; every other device keeps its own. */
+typedef struct mr_point_to_point {
+  mr_op_header h;
+  mr_handle input;
+  mr_handle output;
+  mr_handle semaphore;
+  mr_handle barrier;
+  uint32_t axis; /* that the pairs cross */
+  uint32_t num_links;
+  uint32_t topology;
+  uint32_t count;
+  uint32_t from[MR_MAX_PAIRS];
+  uint32_t to[MR_MAX_PAIRS];
+} mr_point_to_point;
+
+/* ---- fused --------------------------------------------------------------------------------------------------------- */
+
+#define MR_MAX_LINKS 8
+/* ring_joint_sdpa with one semaphore per link, each counting what its link has brought from both ways. */
+typedef struct mr_exp_ring_joint_sdpa {
+  mr_op_header h;
+  mr_handle q;
+  mr_handle k;
+  mr_handle v;
+  mr_handle joint_q;
+  mr_handle joint_k;
+  mr_handle joint_v;
+  mr_handle buffer_k;
+  mr_handle buffer_v;
+  mr_handle semaphores[MR_MAX_LINKS]; /* num_links of them */
+  mr_handle output;
+  mr_handle joint_output;
+  uint32_t axis;
+  uint32_t num_links;
+  uint32_t topology;
+  uint32_t logical_n;
+  float scale;
+  uint32_t reserved;
+} mr_exp_ring_joint_sdpa;
+
+#define MR_MAX_STRIDED 66
+/* Gathers input [..., M, K/n] along K over `axis` into `gathered` [..., M, K] while it multiplies with weight [K, N]: out = act(gathered x weight +
+ * bias). Semaphores: two, one per way, then 2 * num_links * num_workers_per_link, one per way, link and worker. */
+typedef struct mr_strided_all_gather_matmul {
+  mr_op_header h; /* MR_HAS_BUFFERS */
+  mr_handle input;
+  mr_handle weight;
+  mr_handle bias; /* [.., 1, N]; 0 = none */
+  mr_handle gathered;
+  mr_handle output;
+  mr_handle semaphores[MR_MAX_STRIDED];
+  uint32_t semaphore_count;
+  uint32_t axis;
+  uint32_t num_links;
+  uint32_t topology;
+  uint32_t num_workers_per_link;
+  uint32_t num_buffers_per_channel;
+  uint32_t activation;
+  uint32_t reserved;
+} mr_strided_all_gather_matmul;
+
+/* Multiplies input [..., M, K] (each device its part of K) with weight [K, N] and scatters the sum over `axis` along N while the products come: out
+ * [..., M, N/n] = sum + bias, then residual + scalar * out * gate where those are given. Rings only. The matmul tells the scatter how far
+ * it is through the progress counters: one uint32 row of slots per core. */
+typedef struct mr_matmul_strided_reduce_scatter {
+  mr_op_header h; /* MR_HAS_SCALAR */
+  mr_handle input;
+  mr_handle weight;
+  mr_handle bias;     /* [.., 1, N/n], added once, by the owner of the slice; 0 = none */
+  mr_handle residual; /* addcmul: both or none */
+  mr_handle gate;
+  mr_handle progress;
+  mr_handle credit; /* counters of the way back, same shape; 0 = none */
+  mr_handle intermediate; /* 0 = the driver's own scratch */
+  mr_handle output;
+  mr_handle semaphores[3];
+  mr_handle barrier; /* 0 where the output is persistent */
+  uint32_t axis;
+  uint32_t num_links;
+  uint32_t topology;
+  float scalar;
+} mr_matmul_strided_reduce_scatter;
+
+/* Convolution of a row-major [N, T, H, W, C] input with weight [kT*kH*kW*C/groups, O] (taps outermost, channels innermost) and bias [1, O]. padding
+ * pads every side of T, H, W by the mode. With a halo the H and W padding is read from the compact buffer instead, and padding[1] and
+ * padding[2] are its pads. */
+typedef struct mr_conv3d {
+  mr_op_header h;
+  mr_handle input;
+  mr_handle weight;
+  mr_handle bias; /* 0 = none */
+  mr_handle halo; /* 0 = none */
+  mr_handle output;
+  uint32_t kernel[3];
+  uint32_t stride[3];
+  uint32_t padding[3];
+  uint32_t dilation[3];
+  uint32_t groups;
+  uint32_t mode; /* MR_PAD_... */
+} mr_conv3d;
+
+/* neighbor_pad_halo and conv3d in one: interior outputs are computed while the halo travels. np_region semaphores: 4 * num_links, region
+ * (H-top, H-bottom, W-left, W-right) outermost. */
+typedef struct mr_np_conv3d {
+  mr_op_header h; /* MR_HAS_W */
+  mr_handle input;
+  mr_handle weight;
+  mr_handle bias;
+  mr_handle halo;
+  mr_handle output;
+  mr_handle semaphore_h;
+  mr_handle semaphore_w;
+  mr_handle barrier;
+  mr_handle region[4 * MR_MAX_LINKS];
+  uint32_t axis_h;
+  uint32_t axis_w;
+  uint32_t links;
+  uint32_t mode;
+  uint32_t kernel[3];
+  uint32_t stride[3];
+  uint32_t padding[3]; /* T: local; H and W: from the halo, on both sides */
+  uint32_t dilation[3];
+  uint32_t groups;
+  uint32_t reserved;
+} mr_np_conv3d;
+
 /* ---- the table ---------------------------------------------------------------------------------------------------- */
 
 enum { MR_DRIVER_ANY_THREAD = 1 };
@@ -383,7 +603,8 @@ typedef struct mr_driver {
   int32_t (*close)(mr_handle mesh, mr_error* error); /* also with work in flight: returns in bounded time */
   int32_t (*info)(mr_handle mesh, mr_mesh_info* info, mr_error* error);
 
-  /* Tensors. A view shares the memory of its tensor; the memory is free when the last of them is freed. */
+  /* Tensors. A view shares the memory of its tensor, from its first element on, under a shape of at most as many elements; the memory is
+   * free when the last of them is freed. */
   int32_t (*tensor_alloc)(mr_handle mesh, const mr_tensor_spec* spec, mr_handle* tensor, mr_error* error);
   int32_t (*tensor_view)(mr_handle mesh, mr_handle tensor, uint32_t rank, const uint32_t* dims, mr_handle* view, mr_error* error);
   int32_t (*tensor_write)(mr_handle mesh, mr_handle tensor, const mr_distribution* distribution, const void* data, uint64_t bytes,

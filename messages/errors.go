@@ -34,6 +34,8 @@ var (
 	ErrActorStopped = errors.New("actor stopped")
 	// ErrBudget: the request asks for more than a limit allows.
 	ErrBudget = errors.New("over budget")
+	// ErrBusy: the request needs a quiet mesh.
+	ErrBusy = errors.New("busy")
 	// ErrInternal: a broken invariant; please report it.
 	ErrInternal = errors.New("internal error")
 )

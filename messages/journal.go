@@ -65,6 +65,7 @@ type Row struct {
 	StartNS uint64 // virtual: first start over the devices
 	EndNS   uint64 // virtual: last end
 	Err     error
+	Listed  bool // it is in the journal; a call that launches several times has one row
 }
 
 // Returned describes a tensor that a call returned: its shape and the name of the buffer that holds it, "fresh" for memory that no

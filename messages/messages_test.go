@@ -135,9 +135,15 @@ func TestEncodeDecode(t *testing.T) {
 
 // TestNames of semaphores and buffers are those of the recorded logs.
 func TestNames(t *testing.T) {
-	assert.Equal(t, "rs[0].bank1.2", SemaphoreName(PoolRS, 0, 1, 2, 3, 2))
-	assert.Equal(t, "exp_ring[1].bank0", SemaphoreName(PoolExpRing, 1, 0, 0, 1, 2))
-	assert.Equal(t, "np_region[0].3", SemaphoreName(PoolNPRegion, 0, 0, 3, 4, 1))
+	assert.Equal(t, "rs[0].bank1.2", SemaphoreName(PoolRS, 0, 0, 1, 2, 3, 2))
+	assert.Equal(t, "exp_ring[1].bank0", SemaphoreName(PoolExpRing, 1, 0, 0, 0, 1, 2))
+	assert.Equal(t, "np_region[0].3", SemaphoreName(PoolNPRegion, 0, 0, 0, 3, 4, 1))
+	assert.Equal(t, "strided_ag_mm[0,2].bank0.17", SemaphoreName(PoolStridedAGMM, 0, 2, 0, 17, 18, 2))
+	h := BufferKey{Kind: BufferNPHalo, Shape: ShapeOf(1, 1, 16, 16, 16), Dim: 2, Pad: [2]int{1, 1}, DType: BFloat16}
+	assert.Equal(t, "np_halo(shape=[1, 1, 16, 16, 16],dim=2,pad=1,dim2=None,pad2=0,dtype=bfloat16)", h.String())
+	h.HasW, h.Dim2, h.Pad2 = true, 3, [2]int{1, 0}
+	assert.Equal(t, "np_halo(shape=[1, 1, 16, 16, 16],dim=2,pad=1,dim2=3,pad2=[1,0],dtype=bfloat16)", h.String())
+	assert.Equal(t, "mm_progress", BufferKey{Kind: BufferMMProgress}.BankName(0, ""))
 	k := BufferKey{Kind: BufferRS, Shape: ShapeOf(1, 1, 128, 256), Dim: 3, Axis: 1, DType: BFloat16}
 	assert.Equal(t, "rs(shape=[1, 1, 128, 256],dim=3,axis=1).bank1.output", k.BankName(1, "output"))
 	k.DType = Float32

@@ -1,6 +1,11 @@
 package pools
 
-import "github.com/meshrun/meshrun/messages"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/meshrun/meshrun/messages"
+)
 
 // Depth is how many banks a pool of buffers starts with.
 const Depth = 2
@@ -42,16 +47,9 @@ func NewBuffers(policy messages.Policy) *Buffers {
 // Acquire lends a bank of the key's pool and says which banks must be made first: two on the first request for the key, one more
 // whenever all are lent.
 func (b *Buffers) Acquire(lease Lease, key messages.BufferKey, parts []messages.Part) (slot int, made []NewBank) {
-	p := b.pools[key]
-	if p == nil {
-		p = &bufferPool{key: key, parts: parts}
-		b.pools[key] = p
-		for range Depth {
-			made = append(made, b.grow(p))
-		}
-	}
+	p, made := b.pool(key, parts)
 	bank := p.next
-	if b.policy == messages.Hold {
+	if b.policy == messages.Hold && !key.Kind.SingleBank() {
 		bank = b.free(p)
 		if bank < 0 {
 			bank = len(p.slots)
@@ -60,11 +58,65 @@ func (b *Buffers) Acquire(lease Lease, key messages.BufferKey, parts []messages.
 	}
 	p.next = (bank + 1) % len(p.slots)
 	slot = p.slots[bank]
-	if b.policy == messages.Hold {
+	if b.policy == messages.Hold && !key.Kind.SingleBank() {
 		b.slots[slot].lent = true
 		b.leases[lease] = slot
 	}
 	return slot, made
+}
+
+// Prewarm makes sure that the key's pool exists and says which banks must be made.
+func (b *Buffers) Prewarm(key messages.BufferKey, parts []messages.Part) []NewBank {
+	_, made := b.pool(key, parts)
+	return made
+}
+
+// pool finds the key's pool or starts it with its first banks.
+func (b *Buffers) pool(key messages.BufferKey, parts []messages.Part) (p *bufferPool, made []NewBank) {
+	if p = b.pools[key]; p != nil {
+		return p, nil
+	}
+	p = &bufferPool{key: key, parts: parts}
+	b.pools[key] = p
+	depth := Depth
+	if key.Kind.SingleBank() {
+		depth = 1
+	}
+	for range depth {
+		made = append(made, b.grow(p))
+	}
+	return p, made
+}
+
+// Release forgets the pools that match and returns the slots of their banks. If a bank of one is lent nothing is forgotten, and the error names
+// the pool.
+func (b *Buffers) Release(match func(messages.BufferKey) bool) (slots []int, err error) {
+	var gone []messages.BufferKey
+	for key, p := range b.pools {
+		if !match(key) {
+			continue
+		}
+		gone = append(gone, key)
+		for bank, slot := range p.slots {
+			if b.slots[slot].lent {
+				return nil, &messages.InvalidError{Op: "release_buffers", Field: "pool", Value: key.String(), Rule: fmt.Sprintf("is not in use: bank %d is lent", bank),
+					Hint: "release the tensor that holds it first"}
+			}
+		}
+	}
+	for _, key := range gone {
+		slots = append(slots, b.pools[key].slots...)
+		delete(b.pools, key)
+	}
+	slices.Sort(slots)
+	return slots, nil
+}
+
+// Reset rewinds every index to bank 0.
+func (b *Buffers) Reset() {
+	for _, p := range b.pools {
+		p.next = 0
+	}
 }
 
 // free finds a bank that nobody has, beginning behind the one lent last, so that banks alternate.

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kRowRun = 16 << 10;      // runs longer than this are streams that the machine follows by itself
 constexpr uint64_t kWorthStreaming = 1024;  // a run
 constexpr uint64_t kRowsAhead = 12;         // of short rows
-constexpr uint64_t kChainBlock = 16 << 10;  // stays in the nearest cache
+constexpr uint64_t kChainBlock = 64 << 10;  // stays in the cache while it is copied to all places
 
 // Fetches a run into the caches ahead of its use. Where runs lie pages apart, the machine's own prefetching does not see the next.
 void prefetch_run(const std::byte* at, uint64_t bytes) {

@@ -107,8 +107,9 @@ mr_handle Mesh::tensor_view(mr_handle handle, uint32_t rank, const uint32_t* dim
     spec.shape.dims[i] = dims[i];
     elements = std::min<unsigned __int128>(elements * dims[i], UINT64_MAX);
   }
-  if (elements != t.spec.shape.elements())
-    throw error(MR_INVALID_ARGUMENT, "tensor_view: dims are %s: not as many elements as %s", text(spec.shape).c_str(), text(t.spec.shape).c_str());
+  if (elements == 0 || elements > t.spec.shape.elements())
+    throw error(MR_INVALID_ARGUMENT, "tensor_view: dims are %s: must have at least one element and at most as many as %s", text(spec.shape).c_str(),
+                text(t.spec.shape).c_str());
   return add_tensor(t.storage, spec);
 }
 

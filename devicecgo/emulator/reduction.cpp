@@ -12,7 +12,7 @@
 namespace meshrun::emu {
 namespace {
 
-constexpr size_t kBlock = 2048;         // elements handled at a time, so that they stay in the nearest cache
+constexpr size_t kBlock = 16384;        // elements handled at a time: a sum of so many stays in the cache from step to step
 constexpr size_t kWorthInPlace = 256;   // shorter runs are put together in a buffer
 constexpr size_t kRowBytes = 16 << 10;  // longer runs are streams that the machine follows by itself
 

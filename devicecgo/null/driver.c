@@ -109,6 +109,16 @@ static const struct {
     [MR_OP_RESHAPE] = {offsetof(mr_reshape, output), 0},
     [MR_OP_PERMUTE] = {offsetof(mr_permute, output), 0},
     [MR_OP_CONVERT] = {offsetof(mr_convert, output), 0},
+    [MR_OP_NEIGHBOR_PAD] = {offsetof(mr_neighbor_pad, output), 0},
+    [MR_OP_NEIGHBOR_PAD_HALO] = {offsetof(mr_neighbor_pad_halo, halo), 0},
+    [MR_OP_HALO_SCATTER] = {offsetof(mr_halo_scatter, output), 0},
+    [MR_OP_SLICE_RESHARD] = {offsetof(mr_slice_reshard, output), 0},
+    [MR_OP_EXP_RING_JOINT_SDPA] = {offsetof(mr_exp_ring_joint_sdpa, output), offsetof(mr_exp_ring_joint_sdpa, joint_output)},
+    [MR_OP_STRIDED_ALL_GATHER_MATMUL] = {offsetof(mr_strided_all_gather_matmul, output), 0},
+    [MR_OP_MATMUL_STRIDED_REDUCE_SCATTER] = {offsetof(mr_matmul_strided_reduce_scatter, output), 0},
+    [MR_OP_CONV3D] = {offsetof(mr_conv3d, output), 0},
+    [MR_OP_NP_CONV3D] = {offsetof(mr_np_conv3d, output), 0},
+    [MR_OP_POINT_TO_POINT] = {offsetof(mr_point_to_point, output), 0},
 };
 
 static int32_t null_enqueue(mr_handle m, void* op, mr_error* e) {

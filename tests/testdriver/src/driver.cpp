@@ -159,6 +159,67 @@ mr_handle* record(void* p) {
       line.NUMBER(input).NUMBER(output).NUMBER(dtype).NUMBER(layout);
       return &op->output;
     }
+    case MR_OP_NEIGHBOR_PAD: {
+      auto* op = static_cast<mr_neighbor_pad*>(p);
+      line.NUMBER(input).NUMBER(output).LIST(semaphores).NUMBER(barrier).NUMBER(count).NUMBER(mode).LIST(dims).LIST(axes).LIST(pad_left)
+          .LIST(pad_right).LIST(num_links).NUMBER(logical_h).NUMBER(t_front_pad);
+      return &op->output;
+    }
+    case MR_OP_NEIGHBOR_PAD_HALO: {
+      auto* op = static_cast<mr_neighbor_pad_halo*>(p);
+      line.NUMBER(input).NUMBER(halo).NUMBER(padded_output).NUMBER(semaphore_h).NUMBER(semaphore_w).NUMBER(barrier).NUMBER(axis_h).NUMBER(axis_w)
+          .NUMBER(pad_h_left).NUMBER(pad_h_right).NUMBER(pad_w_left).NUMBER(pad_w_right).NUMBER(links_h).NUMBER(links_w).NUMBER(mode)
+          .NUMBER(input_pad_h).NUMBER(input_pad_w);
+      return &op->halo;
+    }
+    case MR_OP_HALO_SCATTER: {
+      auto* op = static_cast<mr_halo_scatter*>(p);
+      line.NUMBER(compact).NUMBER(padded).NUMBER(output).NUMBER(pad_h_left).NUMBER(pad_h_right).NUMBER(pad_w_left).NUMBER(pad_w_right).NUMBER(border_only);
+      return &op->output;
+    }
+    case MR_OP_SLICE_RESHARD: {
+      auto* op = static_cast<mr_slice_reshard*>(p);
+      line.NUMBER(input).NUMBER(output).NUMBER(semaphore).NUMBER(barrier).NUMBER(offset).NUMBER(size).NUMBER(axis).NUMBER(num_links).NUMBER(topology);
+      return &op->output;
+    }
+    case MR_OP_POINT_TO_POINT: {
+      auto* op = static_cast<mr_point_to_point*>(p);
+      line.NUMBER(input).NUMBER(output).NUMBER(semaphore).NUMBER(barrier).NUMBER(axis).NUMBER(num_links).NUMBER(topology).NUMBER(count).LIST(from).LIST(to);
+      return &op->output;
+    }
+    case MR_OP_EXP_RING_JOINT_SDPA: {
+      auto* op = static_cast<mr_exp_ring_joint_sdpa*>(p);
+      line.NUMBER(q).NUMBER(k).NUMBER(v).NUMBER(joint_q).NUMBER(joint_k).NUMBER(joint_v).NUMBER(buffer_k).NUMBER(buffer_v).LIST(semaphores)
+          .NUMBER(output).NUMBER(joint_output).NUMBER(axis).NUMBER(num_links).NUMBER(topology).NUMBER(logical_n)
+          .number("scale_milli", static_cast<unsigned long long>(op->scale * 1e3F + 0.5F));
+      return &op->output;
+    }
+    case MR_OP_STRIDED_ALL_GATHER_MATMUL: {
+      auto* op = static_cast<mr_strided_all_gather_matmul*>(p);
+      line.NUMBER(input).NUMBER(weight).NUMBER(bias).NUMBER(gathered).NUMBER(output).LIST(semaphores).NUMBER(semaphore_count).NUMBER(axis)
+          .NUMBER(num_links).NUMBER(topology).NUMBER(num_workers_per_link).NUMBER(num_buffers_per_channel).NUMBER(activation);
+      return &op->output;
+    }
+    case MR_OP_MATMUL_STRIDED_REDUCE_SCATTER: {
+      auto* op = static_cast<mr_matmul_strided_reduce_scatter*>(p);
+      line.NUMBER(input).NUMBER(weight).NUMBER(bias).NUMBER(residual).NUMBER(gate).NUMBER(progress).NUMBER(credit).NUMBER(intermediate)
+          .NUMBER(output).LIST(semaphores).NUMBER(barrier).NUMBER(axis).NUMBER(num_links).NUMBER(topology)
+          .number("scalar_milli", static_cast<unsigned long long>(op->scalar * 1e3F + 0.5F));
+      return &op->output;
+    }
+    case MR_OP_CONV3D: {
+      auto* op = static_cast<mr_conv3d*>(p);
+      line.NUMBER(input).NUMBER(weight).NUMBER(bias).NUMBER(halo).NUMBER(output).LIST(kernel).LIST(stride).LIST(padding).LIST(dilation)
+          .NUMBER(groups).NUMBER(mode);
+      return &op->output;
+    }
+    case MR_OP_NP_CONV3D: {
+      auto* op = static_cast<mr_np_conv3d*>(p);
+      line.NUMBER(input).NUMBER(weight).NUMBER(bias).NUMBER(halo).NUMBER(output).NUMBER(semaphore_h).NUMBER(semaphore_w).NUMBER(barrier)
+          .LIST(region).NUMBER(axis_h).NUMBER(axis_w).NUMBER(links).NUMBER(mode).LIST(kernel).LIST(stride).LIST(padding).LIST(dilation)
+          .NUMBER(groups);
+      return &op->output;
+    }
     default:
       return nullptr;
   }
