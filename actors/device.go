@@ -262,7 +262,7 @@ func (d *device) make(b *bank, row *messages.Row) error {
 		if err := d.dev.CreateSemaphores(0, handles); err != nil {
 			return fmt.Errorf("semaphores of %s: %w", nb.Semaphores[0], err)
 		}
-		b.semaphores = handles
+		b.semaphores, b.names = handles, nb.Semaphores
 		for i, h := range handles {
 			d.called(h, nb.Semaphores[i], messages.Spec{})
 			effect(row, "create_semaphore", field("sem", nb.Semaphores[i]), field("value", 0))

@@ -134,8 +134,16 @@ func (f *fakeDevice) CreateSemaphores(_ uint32, out []devicecgo.Handle) error {
 	return nil
 }
 
-func (f *fakeDevice) ResetSemaphores(uint32, []devicecgo.Handle) error { return nil }
-func (f *fakeDevice) FreeSemaphores([]devicecgo.Handle) error          { return nil }
+func (f *fakeDevice) ResetSemaphores(_ uint32, sems []devicecgo.Handle) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, h := range sems {
+		f.log = append(f.log, entry{kind: "reset", handle: h})
+	}
+	return nil
+}
+
+func (f *fakeDevice) FreeSemaphores([]devicecgo.Handle) error { return nil }
 
 func (f *fakeDevice) RecordEvent(int) (devicecgo.Handle, error) {
 	f.mu.Lock()
@@ -209,6 +217,28 @@ func (f *fakeDevice) Launch(args devicecgo.Args) error {
 	case *devicecgo.Binary:
 		a.Output = f.fresh("tensor", messages.Spec{})
 		copied = *a
+	case *devicecgo.NeighborPad:
+		if a.Output == 0 {
+			a.Output = f.fresh("tensor", messages.Spec{})
+		}
+		copied = *a
+	case *devicecgo.MatmulStridedReduceScatter:
+		if a.Output == 0 {
+			a.Output = f.fresh("tensor", messages.Spec{})
+		}
+		copied = *a
+	case *devicecgo.SliceReshard:
+		a.Output = f.fresh("tensor", messages.Spec{})
+		copied = *a
+	case *devicecgo.StridedAllGatherMatmul:
+		a.Output = f.fresh("tensor", messages.Spec{})
+		copied = *a
+	case *devicecgo.NPConv3D:
+		a.Output = f.fresh("tensor", messages.Spec{})
+		copied = *a
+	case *devicecgo.Convert:
+		a.Output = f.fresh("tensor", messages.Spec{})
+		copied = *a
 	default:
 		return fmt.Errorf("%w: fake: %T", messages.ErrUnsupported, args)
 	}
@@ -237,32 +267,100 @@ func (f *fakeDevice) Close() error {
 	return nil
 }
 
-// touched are the resources of a launch that peers write: semaphores and persistent memory, with the axis along which they do.
-func touched(args any) (axis uint32, barrier devicecgo.Handle, semaphores, memory []devicecgo.Handle, output devicecgo.Handle, reads []devicecgo.Handle) {
+// use is one resource of a launch that peers write, with the pairs that do: whole lines of an axis, neighbours along it, or (single) a pool of
+// one bank.
+type use struct {
+	what       string
+	handle     devicecgo.Handle
+	axis       uint32
+	neighbours bool
+	single     bool
+	guarded    bool // by the launch's own start barrier or entry handshake
+}
+
+// joins is what a launch joins: lines, or neighbours, of an axis.
+type joins struct {
+	axis       uint32
+	neighbours bool
+}
+
+// uses lists the resources of a launch, what it reads beside them, and whom it joins; written from the design's table, independent of package
+// axis.
+func uses(args any) (all []use, reads []devicecgo.Handle, joined []joins) {
+	line := func(axis uint32, barrier devicecgo.Handle, sems []devicecgo.Handle, memory ...devicecgo.Handle) {
+		all = append(all, use{what: "barrier", handle: barrier, axis: axis})
+		for _, h := range sems {
+			all = append(all, use{what: "semaphore", handle: h, axis: axis, guarded: barrier != 0})
+		}
+		for _, h := range memory {
+			all = append(all, use{what: "memory", handle: h, axis: axis, guarded: barrier != 0})
+		}
+		joined = append(joined, joins{axis: axis})
+	}
 	switch a := args.(type) {
 	case devicecgo.AllGather:
-		return a.Axis, a.Barrier, a.Semaphores[:], []devicecgo.Handle{a.Output}, a.Output, []devicecgo.Handle{a.Input}
+		line(a.Axis, a.Barrier, a.Semaphores[:], a.Output)
+		reads = append(reads, a.Input)
 	case devicecgo.ReduceScatter:
-		return a.Axis, a.Barrier, a.Semaphores[:], []devicecgo.Handle{a.Output, a.Intermediate}, a.Output, []devicecgo.Handle{a.Input}
+		line(a.Axis, a.Barrier, a.Semaphores[:], a.Output, a.Intermediate)
+		reads = append(reads, a.Input)
 	case devicecgo.FusedDistributedNorm:
-		return a.Axis, 0, a.Semaphores[:], []devicecgo.Handle{a.Stats}, a.Output, []devicecgo.Handle{a.Input}
+		line(a.Axis, 0, a.Semaphores[:], a.Stats)
+		reads = append(reads, a.Input)
 	case devicecgo.RingJointSDPA:
-		return a.Axis, 0, a.Semaphores[:], []devicecgo.Handle{a.BufferK, a.BufferV}, a.Output, []devicecgo.Handle{a.Q, a.K, a.V}
+		line(a.Axis, 0, a.Semaphores[:], a.BufferK, a.BufferV)
+		reads = append(reads, a.Q, a.K, a.V)
+	case devicecgo.SliceReshard:
+		line(a.Axis, a.Barrier, []devicecgo.Handle{a.Semaphore})
+		reads = append(reads, a.Input)
+	case devicecgo.StridedAllGatherMatmul:
+		line(a.Axis, 0, a.Semaphores[:], a.Gathered)
+		reads = append(reads, a.Input, a.Weight)
+	case devicecgo.MatmulStridedReduceScatter:
+		line(a.Axis, a.Barrier, a.Semaphores[:], a.Output)
+		all = append(all, use{what: "counters", handle: a.Progress, single: true}, use{what: "counters", handle: a.Credit, single: true})
+		reads = append(reads, a.Input, a.Weight)
+	case devicecgo.NeighborPad:
+		first := true
+		for i := range a.Count {
+			if a.Semaphores[i] == 0 {
+				continue
+			}
+			all = append(all, use{what: "neighbour semaphore", handle: a.Semaphores[i], axis: a.Axes[i], neighbours: true, guarded: first})
+			if first {
+				all = append(all, use{what: "barrier", handle: a.Barrier, axis: a.Axes[i]})
+			}
+			joined = append(joined, joins{a.Axes[i], !first})
+			first = false
+		}
+		all = append(all, use{what: "memory", handle: a.Output, guarded: true})
+		reads = append(reads, a.Input)
+	case devicecgo.NPConv3D:
+		all = append(all, use{what: "neighbour semaphore", handle: a.SemaphoreH, axis: a.AxisH, guarded: true},
+			use{what: "neighbour semaphore", handle: a.SemaphoreW, axis: a.AxisW, neighbours: true},
+			use{what: "barrier", handle: a.Barrier, axis: a.AxisH}, use{what: "memory", handle: a.Halo, guarded: true})
+		for _, h := range a.Region {
+			all = append(all, use{what: "region", handle: h, single: true})
+		}
+		joined = append(joined, joins{axis: a.AxisH}, joins{a.AxisW, true})
+		reads = append(reads, a.Input, a.Weight)
 	case devicecgo.Activation:
-		return 0, 0, nil, nil, a.Output, []devicecgo.Handle{a.Input}
+		reads = append(reads, a.Input, a.Output)
 	case devicecgo.Binary:
-		return 0, 0, nil, nil, a.Output, []devicecgo.Handle{a.A, a.B}
+		reads = append(reads, a.A, a.B, a.Output)
+	case devicecgo.Convert:
+		reads = append(reads, a.Input, a.Output)
 	}
-	return 0, 0, nil, nil, 0, nil
+	return all, reads, joined
 }
 
 // referee reads a log and finds the first breach of rule 3 (fenced creation) or rule 4 (bank safety), written straight from the design and
 // independent of package pools: a resource that peers write, last used or read by launch i, may go to launch j only if some launch
-// strictly between joined each line of j's axis, or everything up to i was seen retired before j, or (all but the barrier's own
-// bank) j starts with a barrier.
+// strictly between joined every pair of j, or everything up to i was seen retired before j, or j's own start barrier or handshake answers
+// for it; what has one bank needs the retirement.
 func referee(log []entry) error {
 	lastUse := map[devicecgo.Handle]uint64{}
-	joined := [2][]uint64{} // launches that joined the lines of an axis
+	lines, neighbours := [2][]uint64{}, [2][]uint64{} // launches that joined lines, or neighbours, of an axis
 	retired := uint64(0)
 	unfenced := map[devicecgo.Handle]bool{}
 	for _, e := range log {
@@ -273,50 +371,42 @@ func referee(log []entry) error {
 			retired = max(retired, e.upTo)
 			clear(unfenced)
 		case "launch":
-			axis, barrier, sems, mems, output, reads := touched(e.args)
-			check := func(h devicecgo.Handle, what string) error {
-				i := lastUse[h]
-				if h == 0 || i == 0 || i <= retired {
-					return nil
+			all, reads, joined := uses(e.args)
+			for _, u := range all {
+				if u.handle == 0 {
+					continue
 				}
-				for _, k := range joined[axis] {
-					if k > i && k < e.launch {
-						return nil
-					}
+				if unfenced[u.handle] {
+					return fmt.Errorf("launch %d names %s %d before a fence that follows its creation", e.launch, u.what, u.handle)
 				}
-				return fmt.Errorf("launch %d uses %s %d, last used by launch %d, with no join of axis %d and no fence between", e.launch, what, h, i, axis)
-			}
-			use := func(h devicecgo.Handle) {
-				if h != 0 {
-					lastUse[h] = e.launch
+				i := lastUse[u.handle]
+				if i == 0 || i <= retired || u.guarded && !u.single {
+					continue
 				}
-			}
-			for _, h := range append(append([]devicecgo.Handle{barrier}, sems...), mems...) {
-				if unfenced[h] {
-					return fmt.Errorf("launch %d names %d before a fence that follows its creation", e.launch, h)
+				between := lines[u.axis]
+				if u.neighbours {
+					between = append(append([]uint64{}, between...), neighbours[u.axis]...)
 				}
-			}
-			if err := check(barrier, "barrier"); err != nil {
-				return err
-			}
-			if barrier == 0 {
-				for _, h := range sems {
-					if err := check(h, "semaphore"); err != nil {
-						return err
-					}
+				ok := false
+				for _, k := range between {
+					ok = ok || k > i && k < e.launch
 				}
-				for _, h := range mems {
-					if err := check(h, "memory"); err != nil {
-						return err
-					}
+				if !ok || u.single {
+					return fmt.Errorf("launch %d uses %s %d, last used by launch %d, with no join of axis %d and no fence between", e.launch, u.what, u.handle, i, u.axis)
 				}
 			}
-			use(barrier)
-			for _, h := range append(append(append(sems, mems...), reads...), output) {
-				use(h)
+			for _, u := range all {
+				lastUse[u.handle] = e.launch
 			}
-			if sems != nil && sems[0] != 0 {
-				joined[axis] = append(joined[axis], e.launch)
+			for _, h := range reads {
+				lastUse[h] = e.launch
+			}
+			for _, j := range joined {
+				if j.neighbours {
+					neighbours[j.axis] = append(neighbours[j.axis], e.launch)
+				} else {
+					lines[j.axis] = append(lines[j.axis], e.launch)
+				}
 			}
 		}
 	}

@@ -57,6 +57,14 @@ func submit(s *Stream, op messages.Operation, in ...*Tensor) (*Tensor, error) {
 	return out, err
 }
 
+func index(v ...int) messages.Index {
+	i, err := messages.IndexOf(v...)
+	if err != nil {
+		panic(err)
+	}
+	return i
+}
+
 func mustSubmit(t *testing.T, s *Stream, op messages.Operation, in ...*Tensor) *Tensor {
 	t.Helper()
 	out, err := submit(s, op, in...)
@@ -203,12 +211,19 @@ func TestRules3And4UnderRandomStreams(t *testing.T) {
 					if !assert.NoError(t, s.Write(context.Background(), devicecgo.TensorSpec{Spec: spec}, messages.Replicate, nil, x)) {
 						return
 					}
+					rowMajor, weights := &Tensor{}, [2]*Tensor{{}, {}}
+					spec.Layout = messages.RowMajor
+					assert.NoError(t, s.Write(context.Background(), devicecgo.TensorSpec{Spec: spec}, messages.Replicate, nil, rowMajor))
+					for a := range weights {
+						spec := messages.Spec{Shape: messages.ShapeOf(240*r.mesh.Shape.Axis(a), 32), DType: messages.BFloat16, Layout: messages.Tile, Memory: messages.DRAM}
+						assert.NoError(t, s.Write(context.Background(), devicecgo.TensorSpec{Spec: spec}, messages.Replicate, nil, weights[a]))
+					}
 					var held []*Tensor
 					for range 200 {
 						in := x
 						var op messages.Operation
 						a := rng.IntN(2)
-						switch rng.IntN(7) {
+						switch rng.IntN(11) {
 						case 0:
 							op = messages.AllGather{Dim: 3, MeshAxis: a}
 						case 1:
@@ -219,6 +234,14 @@ func TestRules3And4UnderRandomStreams(t *testing.T) {
 							op = messages.ReduceScatter{Dim: 3, MeshAxis: a}
 						case 4:
 							op = messages.FusedDistributedNorm{MeshAxis: a}
+						case 7:
+							op, in = messages.NeighborPad{Dims: index(2, 3), Axes: index(a, 1-a), PadLeft: index(rng.IntN(2), 1), PadRight: index(1, rng.IntN(2)), UsePersistentBuffer: rng.IntN(2) == 0}, rowMajor
+						case 8:
+							op, in = messages.NeighborPad{Dims: index(2), Axes: index(a), PadLeft: index(0), PadRight: index(1)}, rowMajor
+						case 9:
+							op, in = messages.SliceReshard{Size: 12, MeshAxis: a}, rowMajor
+						case 10:
+							op = messages.StridedAllGatherMatmul{MeshAxis: a, NumWorkersPerLink: 1 + rng.IntN(2)}
 						case 5:
 							op = messages.GetSemaphores{Pool: []messages.Pool{messages.PoolAG, messages.PoolRS, messages.PoolBarrier}[rng.IntN(3)], MeshAxis: a}
 							in = nil
@@ -231,6 +254,9 @@ func TestRules3And4UnderRandomStreams(t *testing.T) {
 						var ins []*Tensor
 						if in != nil {
 							ins = []*Tensor{in}
+						}
+						if g, ok := op.(messages.StridedAllGatherMatmul); ok {
+							ins = append(ins, weights[g.MeshAxis])
 						}
 						y, err := submit(s, op, ins...)
 						if !assert.NoError(t, err) {
