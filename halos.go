@@ -134,14 +134,14 @@ func (s *Stream) LeaseBuffers(ctx context.Context, key BufferKey, unfenced bool)
 
 // Reset puts every semaphore to 0 and every pool to bank 0. It waits for what the stream has submitted, and is refused with ErrBusy while other
 // streams have work under way or callers hold banks of semaphores.
-func (s *Stream) Reset(ctx context.Context) error { return s.s.Reset(ctx) }
+func (s *Stream) Reset(ctx context.Context) error { return s.s.Reset(ctx, s.step) }
 
 // Prewarm makes the buffers of the keys that do not exist yet, with two fences in all: the first request for one of them then allocates nothing.
 func (s *Stream) Prewarm(ctx context.Context, keys ...BufferKey) error {
-	return s.s.Prewarm(ctx, keys...)
+	return s.s.Prewarm(ctx, s.step, keys...)
 }
 
 // ReleaseBuffers frees the pools of the keys, or all pools when none is given. It is refused, and frees nothing, while a bank of one is lent.
 func (s *Stream) ReleaseBuffers(ctx context.Context, keys ...BufferKey) error {
-	return s.s.ReleaseBuffers(ctx, keys...)
+	return s.s.ReleaseBuffers(ctx, s.step, keys...)
 }
