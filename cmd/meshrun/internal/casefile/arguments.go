@@ -44,6 +44,15 @@ func (a *args) meshAxis() int {
 	return i
 }
 
+// lineAxis is meshAxis where something has to lie along it.
+func (a *args) lineAxis() int {
+	i := a.meshAxis()
+	if i == messages.NoAxis {
+		a.refuse("mesh_axis", "null", "is 0 or 1")
+	}
+	return i
+}
+
 func allGather(a *args) Action {
 	op := a.allGather()
 	op.UsePersistentBuffer = a.boolean(a.take("use_persistent_buffer"), false)
@@ -109,7 +118,7 @@ func expRingSDPA(a *args) Action { return Submit{Op: a.ringAttention()} }
 func (a *args) ringAttention() messages.ExpRingJointSDPA {
 	a.onlyDim(2, "the sequence")
 	a.oneOf(a.take("joint_strategy"), "rear", "rear")
-	return messages.ExpRingJointSDPA{MeshAxis: a.meshAxis(), LogicalN: a.anyInt(a.take("logical_n")), Scale: float32(a.number(a.take("scale")))}
+	return messages.ExpRingJointSDPA{MeshAxis: a.lineAxis(), LogicalN: a.anyInt(a.take("logical_n")), Scale: float32(a.number(a.take("scale")))}
 }
 
 // onlyDim reads the dim of an operation that works along one dim of a rank-4 tensor, whatever it is told.
@@ -123,7 +132,7 @@ func (a *args) onlyDim(dim int, what string) {
 
 func sliceReshard(a *args) Action {
 	return Submit{Op: messages.SliceReshard{Dim: a.anyInt(a.take("dim")), Offset: a.anyInt(a.required("output_dim_offset")),
-		Size: a.anyInt(a.required("output_dim_shape")), MeshAxis: a.meshAxis()}}
+		Size: a.anyInt(a.required("output_dim_shape")), MeshAxis: a.lineAxis()}}
 }
 
 // pointToPoint reads "pairs": [[[r,c],[r,c]], ...], from and to.
@@ -156,14 +165,14 @@ func (a *args) device(n *node) messages.Coord {
 
 func stridedGatherMatmul(a *args) Action {
 	a.onlyDim(3, "the last")
-	return Submit{Op: messages.StridedAllGatherMatmul{MeshAxis: a.meshAxis(), NumWorkersPerLink: a.positive("num_workers_per_link"),
+	return Submit{Op: messages.StridedAllGatherMatmul{MeshAxis: a.lineAxis(), NumWorkersPerLink: a.positive("num_workers_per_link"),
 		NumBuffersPerChannel: a.positive("num_buffers_per_channel"),
 		Activation:           word(a.decoder, a.take("activation", "fused_activation"), messages.ParseActivation, messages.NoActivation)}}
 }
 
 func matmulStridedScatter(a *args) Action {
 	a.onlyDim(3, "the last")
-	return Submit{Op: messages.MatmulStridedReduceScatter{MeshAxis: a.meshAxis(),
+	return Submit{Op: messages.MatmulStridedReduceScatter{MeshAxis: a.lineAxis(),
 		UsePersistentBuffer: a.boolean(a.take("use_persistent_buffer", "using_persistent_buffers"), false),
 		FusedSemaphores:     a.boolean(a.take("fused_semaphores"), false), Credits: a.boolean(a.take("credits"), false),
 		Scalar: float32(a.number(a.take("scalar", "fused_ternary_scalar")))}}

@@ -20,13 +20,13 @@ func getBuffer(read keyReader) func(*args) Action {
 
 func gatherKey(kind messages.BufferKind) keyReader {
 	return func(a *args) (messages.BufferKey, bool) {
-		return messages.BufferKey{Kind: kind, Shape: a.ownShape("shape"), Dim: a.dim(), Axis: a.meshAxis(), DType: a.ownDType(messages.BFloat16),
+		return messages.BufferKey{Kind: kind, Shape: a.ownShape("shape"), Dim: a.dim(), Axis: a.lineAxis(), DType: a.ownDType(messages.BFloat16),
 			Capacity: a.capacity()}, true
 	}
 }
 
 func scatterKey(a *args) (messages.BufferKey, bool) {
-	key := messages.BufferKey{Kind: messages.BufferRS, Shape: a.ownShape("shape"), Dim: a.dim(), Axis: a.meshAxis(), DType: a.ownDType(messages.BFloat16)}
+	key := messages.BufferKey{Kind: messages.BufferRS, Shape: a.ownShape("shape"), Dim: a.dim(), Axis: a.lineAxis(), DType: a.ownDType(messages.BFloat16)}
 	output, intermediate := a.boolean(a.take("return_output_buffer"), true), a.boolean(a.take("return_intermediate"), true)
 	switch {
 	case !output && !intermediate:
@@ -111,7 +111,7 @@ func countersKey(kind messages.BufferKind) keyReader {
 
 func getSemaphore(pool messages.Pool) func(*args) Action {
 	return func(a *args) Action {
-		op := messages.GetSemaphores{Pool: pool, MeshAxis: a.meshAxis()}
+		op := messages.GetSemaphores{Pool: pool, MeshAxis: a.lineAxis()}
 		if pool == messages.PoolStridedAGMM {
 			op.Workers = a.anyInt(a.required("num_workers_per_link"))
 			if op.Workers < 1 {
