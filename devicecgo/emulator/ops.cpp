@@ -40,6 +40,8 @@ const OpEntry* find_op(uint32_t op) {
         entry<mr_strided_all_gather_matmul, plan_strided_all_gather_matmul>("strided_all_gather_minimal_matmul");
     t[MR_OP_MATMUL_STRIDED_REDUCE_SCATTER] =
         entry<mr_matmul_strided_reduce_scatter, plan_matmul_strided_reduce_scatter>("matmul_strided_reduce_scatter");
+    t[MR_OP_SLICE_RESHARD] = entry<mr_slice_reshard, plan_slice_reshard>("slice_reshard");
+    t[MR_OP_POINT_TO_POINT] = entry<mr_point_to_point, plan_point_to_point>("point_to_point");
     return t;
   }();
   return op < table.size() && table[op].plan != nullptr ? &table[op] : nullptr;
