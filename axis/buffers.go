@@ -6,6 +6,14 @@ import (
 
 // BufferParts completes the key of a buffer pool and says what its banks hold. The key alone decides: equal keys hold the same.
 func BufferParts(m Mesh, key messages.BufferKey) (messages.BufferKey, []messages.Part, error) {
+	key, parts, err := bufferParts(m, key)
+	for i := 0; err == nil && i < len(parts); i++ {
+		err = checkBlocks("buffer layout", parts[i].Spec)
+	}
+	return key, parts, err
+}
+
+func bufferParts(m Mesh, key messages.BufferKey) (messages.BufferKey, []messages.Part, error) {
 	if key.DType == messages.DTypeUnset {
 		key.DType = messages.BFloat16
 	}

@@ -217,7 +217,11 @@ func Make(m Mesh, op messages.Operation, in []messages.Spec) (*Plan, error) {
 		}
 	}
 	p := &Plan{Kind: kind, Op: op, Axis: messages.NoAxis}
-	if err := r.plan(m, op, padded[:n], p); err != nil {
+	err := r.plan(m, op, padded[:n], p)
+	for i := 0; err == nil && i < p.NumOutputs; i++ {
+		err = checkBlocks("layout", p.Outputs[i].Driver)
+	}
+	if err != nil {
 		if inv, ok := err.(*messages.InvalidError); ok && inv.Op == "" {
 			inv.Op = name
 		}
