@@ -209,6 +209,7 @@ func TestPassThrough(t *testing.T) {
 func TestComputeRules(t *testing.T) {
 	m := mesh(t, 2, 4, 1, messages.Ring)
 	f32 := func(dims ...int) messages.Spec { s := bf16(dims...); s.DType = messages.Float32; return s }
+	bf8 := func(dims ...int) messages.Spec { s := bf16(dims...); s.DType = messages.BFloat8B; return s }
 	u8 := bf16(1, 1, 2, 2)
 	u8.DType = messages.UInt8
 	idx := func(v ...int) messages.Index { x, err := messages.IndexOf(v...); require.NoError(t, err); return x }
@@ -259,7 +260,16 @@ func TestComputeRules(t *testing.T) {
 		{messages.Permute{Order: idx(0, 0, 1)}, []messages.Spec{bf16(2, 3, 4)}, nil, "names each"},
 		{messages.Permute{Order: idx(1, 0)}, []messages.Spec{bf16(2, 3, 4)}, nil, "names each"},
 		{messages.Convert{DType: messages.Float32}, []messages.Spec{bf16(2, 3)}, []int{2, 3}, ""},
-		{messages.Convert{DType: messages.BFloat8B}, []messages.Spec{bf16(2, 3)}, nil, "bfloat8_b"},
+		{messages.Convert{DType: messages.BFloat8B}, []messages.Spec{bf16(2, 3)}, []int{2, 3}, ""},
+		{messages.Convert{DType: messages.BFloat8B, Layout: messages.RowMajor}, []messages.Spec{bf16(2, 3)}, nil, "layout row_major: is tile where the dtype is bfloat8_b"},
+		{messages.Convert{Layout: messages.RowMajor}, []messages.Spec{bf8(2, 3)}, nil, "layout row_major"},
+		{messages.Convert{DType: messages.BFloat16, Layout: messages.RowMajor}, []messages.Spec{bf8(2, 3)}, []int{2, 3}, ""},
+		{messages.Matmul{DType: messages.BFloat8B}, []messages.Spec{bf16(2, 4), bf8(4, 3)}, []int{2, 3}, ""},
+		{messages.AllGather{Dim: 1, MeshAxis: 1}, []messages.Spec{bf8(2, 32)}, []int{2, 128}, ""},
+		{messages.AllGather{Dim: 1, MeshAxis: 1}, []messages.Spec{bf8(2, 40)}, nil, "whole blocks of 16"},
+		{messages.AllGather{Dim: 0, MeshAxis: 1}, []messages.Spec{bf8(2, 40)}, []int{8, 40}, ""},
+		{messages.ReduceScatter{Dim: 1, MeshAxis: 1}, []messages.Spec{bf8(2, 32)}, []int{2, 8}, ""},
+		{messages.StridedAllGatherMatmul{MeshAxis: 1}, []messages.Spec{bf16(1, 1, 2, 4), bf16(1, 2, 16, 3)}, nil, "weight"},
 		{messages.Activation{Fn: messages.GELU}, []messages.Spec{bf16(2, 3)}, []int{2, 3}, ""},
 		{messages.Activation{}, []messages.Spec{bf16(2, 3)}, nil, "activation none"},
 		{messages.Activation{Fn: messages.GELU}, []messages.Spec{bf16(2, 3), bf16(2, 3)}, nil, "takes at most 1"},
