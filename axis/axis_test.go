@@ -1,6 +1,7 @@
 package axis
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -339,5 +340,36 @@ func TestMakeNeverPanics(t *testing.T) {
 				require.ErrorIs(t, err, messages.ErrInvalid, fmt.Sprint(seed))
 			}
 		}()
+	}
+}
+
+// A dim that no shape can hold is refused where it would arise, in results and in buffers; the lengths do not wrap around.
+func TestDimsThatNoShapeCanHold(t *testing.T) {
+	m := Mesh{Shape: messages.MeshShape{Rows: 2, Cols: 4}, Grid: [2]int{8, 8}, NumLinks: 1, Topology: [2]messages.Topology{messages.Linear, messages.Ring}}
+	spec := func(layout messages.Layout, dims ...int) messages.Spec {
+		return messages.Spec{Shape: messages.ShapeOf(dims...), DType: messages.BFloat16, Layout: layout}
+	}
+	index := func(v ...int) messages.Index { i, _ := messages.IndexOf(v...); return i }
+	for _, tt := range []struct {
+		op messages.Operation
+		in messages.Spec
+	}{
+		{messages.AllGather{Dim: 3, MeshAxis: 1}, spec(messages.Tile, 1, 1, 1, 1<<30)}, // 2^32 would wrap to 0
+		{messages.AllGather{Dim: 0, MeshAxis: 1, UsePersistentBuffer: true}, spec(messages.Tile, 1<<29+1, 32)},
+		{messages.ReduceScatter{Dim: 3, MeshAxis: 0, UsePersistentBuffer: true}, spec(messages.Tile, 1<<30, 1, 1, 2)},
+		{messages.NeighborPad{Dims: index(0), Axes: index(0), PadLeft: index(1 << 30), PadRight: index(1 << 30)}, spec(messages.RowMajor, 1<<30)},
+		{messages.NeighborPadHalo{Dims: index(2), Axes: index(0), PadLeft: index(1), PadRight: index(1)}, spec(messages.RowMajor, 1, 1<<30, 4, 4, 4)},
+	} {
+		_, err := Make(m, tt.op, []messages.Spec{tt.in})
+		if !errors.Is(err, messages.ErrInvalid) {
+			t.Errorf("%v of %v: %v", tt.op.Kind(), tt.in.Shape, err)
+		}
+	}
+	_, _, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferNPHalo, Shape: messages.ShapeOf(1<<30, 1<<30, 1<<30, 2, 2), Dim: 3, Pad: [2]int{1, 1}})
+	if !errors.Is(err, messages.ErrInvalid) {
+		t.Errorf("sticks beyond 2^63: %v", err)
+	}
+	if _, _, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferAG, Shape: messages.ShapeOf(1, 1<<29-1), Dim: 1, Axis: 1}); err != nil {
+		t.Errorf("2^31-4 is a length: %v", err)
 	}
 }
