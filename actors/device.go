@@ -278,9 +278,6 @@ func (d *device) make(b *bank, row *messages.Row) error {
 			for _, made := range buffers {
 				err = errors.Join(err, d.dev.FreeTensors(made.base))
 			}
-			if errors.Is(err, messages.ErrOutOfMemory) {
-				err = fmt.Errorf("%w; release_buffers frees the pools of which no bank is lent", err)
-			}
 			return fmt.Errorf("buffer %s: %w", nb.Names[i], err)
 		}
 		buffers = append(buffers, buffer{base: h, spec: part.Spec, name: nb.Names[i]})
