@@ -25,10 +25,14 @@ func (s *Stream) Act(ctx context.Context, requests func() error) error {
 
 // Ended reports whether the operation that makes the tensor is over, and its error when it has failed. It never waits.
 func (t *Tensor) Ended() (bool, error) {
-	if t.producer == nil {
+	switch p := t.source(); {
+	case p == nil:
 		return true, nil
+	case p.captured():
+		return true, p.trace.notExecuted()
+	default:
+		return p.done(), p.failed()
 	}
-	return t.producer.done(), t.producer.failed()
 }
 
 // AddRow puts a row of the caller's into the journal, behind those that are there.

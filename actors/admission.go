@@ -11,6 +11,7 @@ type streamQueue struct {
 	stream *Stream
 	tasks  deque[task]
 	closed bool
+	dead   bool // the stream's actor has ended
 
 	open     int     // tasks not yet answered
 	answered []*task // since the last flush

@@ -13,14 +13,17 @@ const firstBuffer = axis.MaxSemaphoreNeeds
 // given any.
 func (d *device) admit() bool {
 	room := d.rt.cfg.Inflight - d.pending.len() - d.flying.len()
-	if room <= 0 || d.draining != nil || d.resetting {
+	if room <= 0 || d.draining != nil || d.resetting || d.capture != nil && d.capture.ending {
 		return false
 	}
 	before := d.ticket
 	var wants [2]*acquire
 	for room > 0 {
-		t := d.streams.take(admittable)
+		t := d.streams.take(d.mayEnter)
 		if t == nil {
+			if d.endOrphan() {
+				continue
+			}
 			break
 		}
 		d.collect() // what its caller gave back before he submitted it
@@ -34,6 +37,13 @@ func (d *device) admit() bool {
 		d.pending.push(t)
 		d.want(t, &wants)
 		d.letGo(t)
+		if t.call == beginTrace {
+			d.capture = t.trace
+		}
+		if t.call == endTrace {
+			t.trace.ending = true // nothing draws from a pool before the trace's banks are pinned
+			break
+		}
 		if t.control != nil && t.control.reset {
 			d.resetting = true // nothing draws from a pool before it has been rewound
 			break
@@ -127,6 +137,12 @@ func (d *device) letGo(t *task) {
 	if t.lease != nil {
 		drop(&t.lease.mem)
 	}
+	if t.write != nil && t.write.into != nil {
+		drop(t.write.into.mem)
+	}
+	if t.call == executeTrace {
+		d.letGoTrace(t)
+	}
 	if t.plan == nil || !t.plan.Alias && !t.plan.InPlace {
 		for _, out := range t.out {
 			if out != nil {
@@ -136,20 +152,40 @@ func (d *device) letGo(t *task) {
 	}
 }
 
-// admittable: every input's producer has a ticket already, or has been answered.
+// mayEnter: while a stream captures, its tasks alone.
+func (d *device) mayEnter(t *task) bool {
+	if d.capture != nil {
+		return t.stream == d.capture.stream
+	}
+	return admittable(t)
+}
+
+// admittable: what makes the inputs has a ticket already, or has been answered.
 func admittable(t *task) bool {
-	for _, in := range t.in {
-		if in != nil && in.producer != nil && in.producer.ticket == 0 && !in.producer.over && !in.producer.done() {
+	for _, p := range t.from {
+		if p != nil && p.ahead() {
+			return false
+		}
+	}
+	for _, p := range t.after {
+		if p.ahead() {
 			return false
 		}
 	}
 	return true
 }
 
+// ahead: the task has no place in the order yet.
+func (t *task) ahead() bool { return t.ticket == 0 && !t.over && !t.done() }
+
 // refused says why a task cannot go on: what it reads has failed, or a pool that it needs is gone.
 func (d *device) refused(t *task) error {
 	if err := poisoned(t); err != nil {
 		return err
+	}
+	if d.capture != nil && !admittable(t) {
+		return &messages.InvalidError{Op: t.name(), Field: "input", Value: "of another stream", Rule: "has been launched before a trace that reads it is captured: while one is, other streams wait",
+			Hint: "wait for it before BeginTrace"}
 	}
 	for i := range d.actors {
 		if d.actors[i].dead != nil && d.needs(t, i) {
@@ -161,9 +197,14 @@ func (d *device) refused(t *task) error {
 
 // poisoned: an input's producer has failed. Its error may be set although its stream has not been told yet.
 func poisoned(t *task) error {
-	for i, in := range t.in {
-		if in != nil && in.producer != nil && in.producer.err != nil {
-			return &messages.PoisonedError{Input: i, Cause: root(in.producer.err)}
+	for i, p := range t.from {
+		if p != nil && p.err != nil {
+			return &messages.PoisonedError{Input: i, Cause: root(p.err)}
+		}
+	}
+	for i, p := range t.after {
+		if p.err != nil {
+			return &messages.PoisonedError{Input: i, Cause: root(p.err)}
 		}
 	}
 	return nil
@@ -184,7 +225,7 @@ func (d *device) granted(m *granted) {
 		d.described(m)
 		return
 	}
-	placed := d.place(m.pool, m.made)
+	d.place(m.pool, m.made)
 	for _, l := range m.leases {
 		front := d.pending.front()
 		if front == nil || l.ticket < front.ticket || l.ticket-front.ticket >= uint64(d.pending.len()) {
@@ -198,7 +239,9 @@ func (d *device) granted(m *granted) {
 				t.err = m.err
 			}
 			if t.control != nil {
-				t.control.made = append(t.control.made, placed...)
+				for _, slot := range m.warm {
+					t.control.made = append(t.control.made, d.banks[m.pool][slot])
+				}
 				t.control.gone = append(t.control.gone, m.gone...)
 			}
 		case l.need >= firstBuffer:

@@ -60,6 +60,11 @@ type device struct {
 	asked int // descriptions of pools still to come
 	first [][]pools.NewBank
 
+	capture         *Trace         // a stream captures it: nobody else gets a ticket
+	traces          []*Trace       // released, but tasks that replay them may not be over
+	reads           []*readRequest // wait for the end of the capture
+	unfencedReplays bool           // for tests: rule 4 is not asked before a replay
+
 	draining *drainRequest
 	ended    bool
 	stats    Stats
@@ -106,6 +111,10 @@ func (d *device) Receive(ctx actor.Context) {
 		d.streams.add(m.s)
 	case *streamClosed:
 		m.s.queue.closed = true
+	case *streamDied:
+		m.s.queue.dead = true
+	case *traceReleased:
+		d.traces = append(d.traces, m.trace)
 	case *submitted:
 		m.stream.queue.add(m.tasks)
 	case *granted:
@@ -378,6 +387,7 @@ func (d *device) lose(why error) {
 // fail answers everything that is queued, pending or in flight with an error.
 func (d *device) fail(why error) {
 	d.tellIdle(nil)
+	d.dropCapture(why)
 	if t := d.current; t != nil {
 		d.current = nil
 		d.drop(t, why)

@@ -27,6 +27,84 @@ type fakeDevice struct {
 	closed   int
 	allocErr error
 	panicOn  uint64
+
+	traces    map[devicecgo.Handle][]entry // by handle
+	capturing devicecgo.Handle
+	traceErr  error // of the next call of a trace
+}
+
+// trace makes a call of a trace.
+func (f *fakeDevice) trace(call func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.traceErr; err != nil {
+		f.traceErr = nil
+		return err
+	}
+	return call()
+}
+
+func (f *fakeDevice) BeginTrace(int) (h devicecgo.Handle, err error) {
+	return h, f.trace(func() error {
+		if f.capturing != 0 {
+			return fmt.Errorf("%w: a trace within a trace", messages.ErrRejected)
+		}
+		if f.traces == nil {
+			f.traces = map[devicecgo.Handle][]entry{}
+		}
+		h = f.fresh("trace", messages.Spec{})
+		f.capturing, f.traces[h] = h, nil
+		return nil
+	})
+}
+
+func (f *fakeDevice) EndTrace(h devicecgo.Handle) error {
+	return f.trace(func() error {
+		if f.capturing != h {
+			return fmt.Errorf("%w: not captured", messages.ErrRejected)
+		}
+		f.capturing = 0
+		return nil
+	})
+}
+
+func (f *fakeDevice) ExecuteTrace(h devicecgo.Handle, _ int, first uint64) error {
+	return f.trace(func() error {
+		if f.live[h] != "trace" || f.capturing != 0 {
+			return fmt.Errorf("%w: trace %d", messages.ErrReleased, h)
+		}
+		for _, e := range f.traces[h] {
+			f.launches++
+			e.launch = f.launches
+			f.log = append(f.log, e)
+		}
+		if n := uint64(len(f.traces[h])); f.launches-n+1 != first {
+			return fmt.Errorf("%w: launch %d after %d", messages.ErrInternal, first, f.launches-n)
+		}
+		return nil
+	})
+}
+
+func (f *fakeDevice) FreeTrace(h devicecgo.Handle) error {
+	return f.trace(func() error {
+		if f.live[h] != "trace" {
+			return fmt.Errorf("%w: trace %d", messages.ErrReleased, h)
+		}
+		if f.capturing == h {
+			f.capturing = 0
+		}
+		delete(f.live, h)
+		f.log = append(f.log, entry{kind: "free trace", handle: h, launch: f.finished})
+		return nil
+	})
+}
+
+// strict refuses what a driver refuses while a trace is captured.
+func (f *fakeDevice) strict(what string) error {
+	if f.capturing != 0 {
+		return fmt.Errorf("%w: %s while a trace is captured", messages.ErrRejected, what)
+	}
+	return nil
 }
 
 // entry is one call that matters for the rules.
@@ -87,6 +165,9 @@ func (f *fakeDevice) AllocTensor(spec devicecgo.TensorSpec) (devicecgo.Handle, e
 	if f.allocErr != nil {
 		return 0, f.allocErr
 	}
+	if err := f.strict("allocation"); err != nil {
+		return 0, err
+	}
 	h := f.fresh("tensor", spec.Spec)
 	f.log = append(f.log, entry{kind: "create", handle: h})
 	return h, nil
@@ -104,9 +185,15 @@ func (f *fakeDevice) ViewTensor(t devicecgo.Handle, shape messages.Shape) (devic
 }
 
 func (f *fakeDevice) WriteTensor(devicecgo.Handle, messages.Distribution, []byte, int) error {
-	return nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.strict("write")
 }
-func (f *fakeDevice) ReadTensor(devicecgo.Handle, messages.Coord, []byte) error { return nil }
+func (f *fakeDevice) ReadTensor(devicecgo.Handle, messages.Coord, []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.strict("read")
+}
 func (f *fakeDevice) TensorSpec(devicecgo.Handle) (messages.Spec, error) {
 	return messages.Spec{}, nil
 }
@@ -127,6 +214,9 @@ func (f *fakeDevice) FreeTensors(ts ...devicecgo.Handle) error {
 func (f *fakeDevice) CreateSemaphores(_ uint32, out []devicecgo.Handle) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.strict("allocation"); err != nil {
+		return err
+	}
 	for i := range out {
 		out[i] = f.fresh("semaphore", messages.Spec{})
 		f.log = append(f.log, entry{kind: "create", handle: out[i]})
@@ -148,6 +238,9 @@ func (f *fakeDevice) FreeSemaphores([]devicecgo.Handle) error { return nil }
 func (f *fakeDevice) RecordEvent(int) (devicecgo.Handle, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.strict("event_record"); err != nil {
+		return 0, err
+	}
 	h := f.fresh("event", messages.Spec{})
 	f.events[h] = f.launches
 	return h, nil
@@ -189,10 +282,16 @@ func (f *fakeDevice) Launch(args devicecgo.Args) error {
 		f.panicOn = 0
 		panic("the fake was told to")
 	}
-	if h.Launch != f.launches+1 {
-		return fmt.Errorf("%w: launch %d after %d", messages.ErrInternal, h.Launch, f.launches)
+	if f.capturing != 0 {
+		if h.Launch != 0 {
+			return fmt.Errorf("%w: launch %d while a trace is captured", messages.ErrInternal, h.Launch)
+		}
+	} else {
+		if h.Launch != f.launches+1 {
+			return fmt.Errorf("%w: launch %d after %d", messages.ErrInternal, h.Launch, f.launches)
+		}
+		f.launches++
 	}
-	f.launches++
 	var copied any
 	switch a := args.(type) {
 	case *devicecgo.AllGather:
@@ -242,7 +341,12 @@ func (f *fakeDevice) Launch(args devicecgo.Args) error {
 	default:
 		return fmt.Errorf("%w: fake: %T", messages.ErrUnsupported, args)
 	}
-	f.log = append(f.log, entry{kind: "launch", args: copied, launch: h.Launch, stream: h.Stream})
+	e := entry{kind: "launch", args: copied, launch: h.Launch, stream: h.Stream}
+	if f.capturing != 0 {
+		f.traces[f.capturing] = append(f.traces[f.capturing], e)
+	} else {
+		f.log = append(f.log, e)
+	}
 	return nil
 }
 

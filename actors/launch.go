@@ -25,10 +25,13 @@ func (d *device) launchReady() {
 		if t.err == nil {
 			t.err = poisoned(t)
 		}
-		if t.err == nil && d.makeBanks(t) {
+		if t.err == nil && t.captured() {
+			t.err = d.mayCapture(t)
+		}
+		if t.err == nil && !t.captured() && d.makeBanks(t) {
 			continue // after the fence
 		}
-		if t.err == nil && t.plan != nil && !t.plan.Alias && t.lease == nil && !d.safe(t) {
+		if t.err == nil && !t.captured() && !d.safe(t) {
 			d.stats.Reuse++
 			d.startFence(t.row, func(error) {})
 			continue
@@ -62,6 +65,8 @@ func (d *device) carryOut(t *task) {
 		d.record(func(err error) { d.answer(t, err) }) // it can be read once it is there
 	case t.control != nil:
 		d.carryOutControl(t)
+	case t.call != noTraceCall:
+		d.carryOutTrace(t)
 	case t.plan.Kind == messages.OpGetSemaphores || t.plan.Kind == messages.OpGetBuffers:
 		d.lend(t)
 		d.finish(t, nil)
@@ -143,32 +148,61 @@ func (t *task) promised() bool {
 	return ok && get.Unfenced
 }
 
-// safe is rule 4: may the launch use its banks after what used them last?
+// safe is rule 4: may the launch, or each launch of a replay, use its banks after what used them last?
 func (d *device) safe(t *task) bool {
-	p := t.plan
-	for i, n := range p.Semaphores[:p.NumSemaphores] {
-		if !d.reusable(n.Reuse, n.Axis, t.sems[i].lastUse) {
-			return false
+	switch {
+	case t.call == executeTrace:
+		return d.unfencedReplays || t.trace.safe(d.joins, d.launch)
+	case t.plan == nil || t.plan.Alias || t.lease != nil:
+		return true
+	}
+	return draws{t.plan, &t.sems, &t.bufs}.conflict(&d.joins, func(b *bank) uint64 { return b.lastUse }) == nil
+}
+
+// draws are the banks that peers write in a launch.
+type draws struct {
+	plan *axis.Plan
+	sems *[axis.MaxSemaphoreNeeds]*bank
+	bufs *[axis.MaxBufferNeeds]*bank
+}
+
+// conflict is the first bank that the launch must not use yet.
+func (u draws) conflict(j *pools.Joins, lastUse func(*bank) uint64) *bank {
+	for i, n := range u.plan.Semaphores[:u.plan.NumSemaphores] {
+		if !reusable(j, n.Reuse, n.Axis, lastUse(u.sems[i])) {
+			return u.sems[i]
 		}
 	}
-	for i := range p.NumBuffers {
-		if n := &p.Buffers[i]; !d.reusable(n.Reuse, n.Axis, t.bufs[i].lastUse) {
-			return false
+	for i := range u.plan.NumBuffers {
+		if n := &u.plan.Buffers[i]; !reusable(j, n.Reuse, n.Axis, lastUse(u.bufs[i])) {
+			return u.bufs[i]
 		}
+	}
+	return nil
+}
+
+func reusable(j *pools.Joins, r axis.Reuse, line int, lastUse uint64) bool {
+	switch r {
+	case axis.AfterLineJoin:
+		return j.SafeOnLine(line, lastUse)
+	case axis.AfterNeighbourJoin:
+		return j.SafeForNeighbours(line, lastUse)
+	case axis.AfterRetirement:
+		return j.Retired(lastUse)
 	}
 	return true
 }
 
-func (d *device) reusable(r axis.Reuse, line int, lastUse uint64) bool {
-	switch r {
-	case axis.AfterLineJoin:
-		return d.joins.SafeOnLine(line, lastUse)
-	case axis.AfterNeighbourJoin:
-		return d.joins.SafeForNeighbours(line, lastUse)
-	case axis.AfterRetirement:
-		return d.joins.Retired(lastUse)
+// joined notes whom a launch joins.
+func joined(j *pools.Joins, p *axis.Plan, launch uint64) {
+	for a, scope := range p.Joins {
+		switch scope {
+		case axis.JoinsLine:
+			j.Line(a, launch)
+		case axis.JoinsNeighbours:
+			j.Neighbours(a, launch)
+		}
 	}
-	return true
 }
 
 // unfencedBank finds a bank of the task that was made on a promise which has not been kept.
@@ -191,7 +225,9 @@ func (d *device) enqueue(t *task) {
 	}
 	if err == nil {
 		h := args.Header()
-		h.Launch = d.launch + 1
+		if !t.captured() {
+			h.Launch = d.launch + 1
+		}
 		h.Stream = t.stream.id
 		err = d.dev.Launch(args)
 	}
@@ -201,17 +237,18 @@ func (d *device) enqueue(t *task) {
 		d.drop(t, err)
 		return
 	}
-	d.launch++
-	t.launch = d.launch
-	p := t.plan
-	for a, scope := range p.Joins {
-		switch scope {
-		case axis.JoinsLine:
-			d.joins.Line(a, t.launch)
-		case axis.JoinsNeighbours:
-			d.joins.Neighbours(a, t.launch)
-		}
+	if t.captured() {
+		d.results(t, args)
+		t.trace.add(t)
+		d.describeLaunch(t, args)
+		t.stream.queue.left++
+		d.answer(t, nil)
+		return
 	}
+	d.launch++
+	t.first, t.launch = d.launch, d.launch
+	p := t.plan
+	joined(&d.joins, p, t.launch)
 	for _, b := range t.sems[:p.NumSemaphores] {
 		b.lastUse = t.launch
 	}
@@ -219,15 +256,19 @@ func (d *device) enqueue(t *task) {
 		b.lastUse = t.launch
 	}
 	d.results(t, args)
+	d.describeLaunch(t, args)
+	d.used(t)
+	t.stream.queue.left++
+	d.flying.push(t)
+}
+
+func (d *device) describeLaunch(t *task, args devicecgo.Args) {
 	if t.row != nil {
 		t.row.Launch = t.launch
 		d.describe(t.row, args)
 		t.row.Returns = d.returned(t)
 		d.journal(t)
 	}
-	d.used(t)
-	t.stream.queue.left++
-	d.flying.push(t)
 }
 
 // results ties the driver's outputs to the handles of the caller.
@@ -274,6 +315,9 @@ func (d *device) lend(t *task) {
 // put allocates a tensor and writes the host array into it.
 func (d *device) put(t *task) error {
 	w := t.write
+	if w.into != nil {
+		return d.rewrite(w)
+	}
 	mem := t.out[0].mem
 	h, err := d.dev.AllocTensor(w.spec)
 	if err != nil {
@@ -285,6 +329,19 @@ func (d *device) put(t *task) error {
 		return nil
 	}
 	err = d.dev.WriteTensor(h, w.dist, w.data, 0)
+	w.data = nil
+	return err
+}
+
+// rewrite writes the host array into a tensor that is there.
+func (d *device) rewrite(w *write) error {
+	h, err := d.handle(w.into, messages.Shape{})
+	if err == nil {
+		err = d.dev.WriteTensor(h, w.dist, w.data, 0)
+	}
+	if b := w.into.mem.bank; b != nil {
+		b.lastUse = max(b.lastUse, d.launch) // the write stands behind that launch: what joins later has done it
+	}
 	w.data = nil
 	return err
 }
@@ -354,7 +411,14 @@ func (d *device) drop(t *task, err error) {
 		d.letGo(t)
 	}
 	t.stream.queue.left++
-	d.answer(t, fmt.Errorf("%w", &messages.OpError{Op: t.name(), Stream: t.stream.name, Err: err}))
+	err = fmt.Errorf("%w", &messages.OpError{Op: t.name(), Stream: t.stream.name, Err: err})
+	switch {
+	case t.captured():
+		t.trace.fail(err)
+	case t.call == endTrace:
+		_ = d.endCapture(t.trace, err)
+	}
+	d.answer(t, err)
 }
 
 // answer hands a task to its stream's actor, with the next flush.

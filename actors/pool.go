@@ -101,8 +101,14 @@ func (a *buffersActor) Receive(ctx actor.Context) {
 				continue
 			case b.prewarm:
 				b.slot = noBank
-				out.made = append(out.made, a.pools.Prewarm(b.want.Key, b.want.Parts)...)
+				slots, made := a.pools.Prewarm(b.want.Key, b.want.Parts)
+				out.warm = append(out.warm, slots...)
+				out.made = append(out.made, made...)
 				out.leases = append(out.leases, b.lease)
+				continue
+			case b.pin != nil || b.unpin != nil:
+				a.pools.Pin(b.pin)
+				a.pools.Unpin(b.unpin)
 				continue
 			case b.want == nil:
 				a.pools.Return(b.id())

@@ -50,6 +50,7 @@ type granted struct {
 	pool   int // index of the pool's actor
 	leases []lease
 	made   []pools.NewBank
+	warm   []int // slots of pools that are to be prewarmed
 	gone   []int // slots that the pool has forgotten: their buffers are to be freed
 	err    error // why a lease has no bank
 }
@@ -70,10 +71,18 @@ type bufferAction struct {
 	want    *axis.BufferNeed
 	prewarm bool
 	release func(messages.BufferKey) bool
+	pin     []int // slots that a trace names from now on
+	unpin   []int // and no longer
 }
 
 // takeBuffers: device actor to buffers actor; answered by granted.
 type takeBuffers struct{ actions []bufferAction }
+
+// traceReleased: nobody refers to a trace any more.
+type traceReleased struct{ trace *Trace }
+
+// streamDied: a stream's actor has ended; nothing more will come of it, not even the end of a trace.
+type streamDied struct{ s *Stream }
 
 // whatIsIdle asks the buffers actor what could be released; answered by idlePools.
 type whatIsIdle struct{}

@@ -117,15 +117,23 @@ func (d *device) retire(upTo uint64) {
 	for d.flying.len() > 0 && d.flying.front().launch <= upTo {
 		t := d.flying.pop()
 		err := poisoned(t)
-		if f, ok := d.failed[t.launch]; ok {
-			delete(d.failed, t.launch)
-			err = f
+		op, launch := t.name(), t.launch
+		for n := t.launch; n >= t.first && len(d.failed) > 0; n-- { // the first failure of a replay is its own
+			if f, ok := d.failed[n]; ok {
+				delete(d.failed, n)
+				err, launch = f, n
+				if t.call == executeTrace {
+					op = t.trace.steps[n-t.first].name() + " in a trace"
+				}
+			}
 		}
 		if err != nil {
-			err = &messages.OpError{Op: t.name(), Stream: t.stream.name, Launch: t.launch, Err: err}
+			err = &messages.OpError{Op: op, Stream: t.stream.name, Launch: launch, Err: err}
 		}
 		if t.row != nil && d.dev.Emulator() != nil {
-			if start, end, e := d.dev.Emulator().LaunchTimes(t.launch); e == nil {
+			start, _, e := d.dev.Emulator().LaunchTimes(t.first)
+			_, end, e2 := d.dev.Emulator().LaunchTimes(t.launch)
+			if e == nil && e2 == nil {
 				if !t.row.Timed { // a call may launch several times
 					t.row.Timed, t.row.StartNS = true, start
 				}
@@ -185,6 +193,7 @@ func (d *device) over() uint64 {
 // bury frees the memory in the grave that no task uses any more.
 func (d *device) bury() {
 	over := d.over()
+	d.buryTraces(over)
 	kept := d.grave[:0]
 	for _, m := range d.grave {
 		if m.lastTicket > over {
@@ -217,6 +226,10 @@ func (d *device) freeNow() {
 
 // read copies a shard to the host; its producer is done.
 func (d *device) read(m *readRequest) {
+	if d.capture != nil && d.capture.begun {
+		d.reads = append(d.reads, m) // when the trace is captured
+		return
+	}
 	h, err := d.handle(m.tensor, messages.Shape{})
 	if err == nil {
 		err = d.dev.ReadTensor(h, m.at, m.data)

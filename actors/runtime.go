@@ -257,6 +257,7 @@ type Stats struct {
 	Reuse      uint64         `json:"reuse"`      // of them: fences because a bank's last user had not been followed by a join
 	Semaphores int            `json:"semaphores"` // live
 	Buffers    int            `json:"buffers"`    // of all pools
+	Traces     int            `json:"traces"`     // live
 	Pools      map[string]int `json:"pools"`      // semaphores by pool and axis
 }
 

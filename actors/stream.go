@@ -29,6 +29,7 @@ type Stream struct {
 	last    [4]planned // the latest plans: a stream repeats itself
 	nLast   int
 	closed  error         // why nothing is accepted any more
+	capture *Trace        // that operations go into; nil: none
 	room    chan struct{} // closed and replaced when a full queue has room again; nil when nobody waits
 	waiters []waiter
 	dead    error // the stream's actor is gone: nothing will be answered any more
@@ -102,6 +103,9 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 		}
 	}
 	plan, err := s.plan(c.Op, specs, len(c.In))
+	if err == nil && (plan.Kind == messages.OpGetSemaphores || plan.Kind == messages.OpGetBuffers) {
+		err = s.notCapturing(plan.Kind.String())
+	}
 	if err != nil {
 		return 0, s.fail(c, err)
 	}
@@ -127,8 +131,16 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 		}
 		return 1, nil
 	}
-	t := &task{stream: s, plan: plan}
+	t := &task{stream: s, plan: plan, trace: s.capture}
 	copy(t.in[:], c.In)
+	if err := t.resolve(); err != nil {
+		for _, held := range c.In {
+			if held != nil {
+				held.mem.unref()
+			}
+		}
+		return 0, s.fail(c, err)
+	}
 	if err := s.bring(t, c.Semaphores); err != nil {
 		for _, held := range c.In {
 			if held != nil {
@@ -139,6 +151,9 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 	}
 	for i := range plan.NumOutputs {
 		s.result(t, out[i], i)
+	}
+	if t.trace != nil {
+		t.trace.hold(t)
 	}
 	if s.rt.cfg.Record {
 		if t.row = c.Row; t.row == nil {
@@ -216,6 +231,9 @@ func (s *Stream) result(t *task, out *Tensor, i int) {
 			in = t.in[1]
 		}
 		in.mem.ref()
+		if t.plan.InPlace && t.trace == nil && in.mem.latest.Load() != nil {
+			in.mem.latest.Store(t)
+		}
 		out.spec = aliasSpec(in, t.plan)
 		out.mem, out.part = in.mem, in.part
 		return // the task needs no reference of its own to it: it has one to the input
@@ -230,6 +248,7 @@ func (s *Stream) result(t *task, out *Tensor, i int) {
 	}
 	if o.Buffer != axis.Fresh {
 		out.part = o.Part
+		out.mem.pooled = true
 	}
 }
 
@@ -418,6 +437,9 @@ func (s *Stream) Write(ctx context.Context, spec devicecgo.TensorSpec, dist mess
 	if s.closed != nil {
 		return s.closed
 	}
+	if err := s.notCapturing("write"); err != nil {
+		return err
+	}
 	t := &task{stream: s, write: &write{spec: spec, dist: dist, data: append([]byte(nil), data...)}}
 	if data == nil {
 		t.write.data = nil
@@ -451,10 +473,30 @@ func (s *Stream) enqueue(ctx context.Context, t *task, step string) (*task, erro
 		}
 		defer s.rt.turns.leave(s.seat)
 	}
+	if t.write != nil || t.call == executeTrace {
+		if err := s.admit(ctx); err != nil {
+			return nil, s.fail(Call{Step: step}, err)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed != nil {
 		return nil, s.closed
+	}
+	if t.call == noTraceCall {
+		if err := s.notCapturing(t.name()); err != nil {
+			return nil, s.fail(Call{Step: step}, err)
+		}
+	}
+	if t.write != nil {
+		t.from[0] = t.write.into.source()
+		if p := t.from[0]; p != nil && p.captured() {
+			t.from[0] = nil // a result of a trace: its memory is there though it holds nothing
+		}
+		t.write.into.mem.latest.Store(t)
+	}
+	if err := s.turnCapture(t); err != nil {
+		return nil, s.fail(Call{Step: step}, err)
 	}
 	if s.rt.cfg.Record {
 		t.row = &messages.Row{Step: step, Stream: s.name}
@@ -476,11 +518,17 @@ func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *me
 		return nil, fmt.Errorf("read: %w", messages.ErrReleased)
 	}
 	defer t.mem.unref()
-	if err := t.Wait(ctx); err != nil {
+	s.mu.Lock()
+	err := s.notCapturing("read")
+	s.mu.Unlock()
+	if err == nil {
+		err = t.Wait(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	data := make([]byte, t.spec.HostBytes())
-	_, err := ask(ctx, s.rt, func(reply chan<- answer[struct{}]) any { return &readRequest{t, at, data, row, reply} })
+	_, err = ask(ctx, s.rt, func(reply chan<- answer[struct{}]) any { return &readRequest{t, at, data, row, reply} })
 	if err != nil {
 		return nil, err
 	}
@@ -497,6 +545,7 @@ func (s *Stream) Sleep(ctx context.Context, ns uint64) error {
 
 // Close ends the stream: what it has submitted goes on, nothing more is accepted. In lockstep its seat is given up.
 func (s *Stream) Close() {
+	s.abandonTrace()
 	s.shut(fmt.Errorf("stream %s: %w", s.name, messages.ErrClosed))
 	s.rt.forget(s)
 	if s.rt.turns != nil {
@@ -578,5 +627,6 @@ func (a *streamActor) Receive(ctx actor.Context) {
 		a.s.wake()
 	case *actor.Stopped:
 		a.s.abandon(fmt.Errorf("%w: stream %s", messages.ErrActorStopped, a.s.name))
+		ctx.Send(a.s.rt.device, &streamDied{a.s})
 	}
 }

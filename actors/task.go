@@ -20,19 +20,24 @@ type task struct {
 	stream *Stream
 	plan   *axis.Plan
 	in     [messages.MaxInputs]*Tensor
+	from   [messages.MaxInputs]*task // what makes the inputs, as of the submission; nil = there already
 	out    [messages.MaxOutputs]*Tensor
 
 	write   *write   // a host array for out[0]; no plan
 	fence   bool     // a fence; no plan
 	control *control // what concerns the pools as a whole; no plan
 	lease   *Lease   // OpGetSemaphores: who gets the bank
+	trace   *Trace   // of a call below, or that an operation is captured in
+	call    traceCall
+	after   []*task  // of a replay: what makes the trace's inputs
 	brought []*Lease // banks of the caller's that stand for the first semaphores of the plan
 
 	// The device actor's.
 	ticket  uint64
-	launch  uint64
-	over    bool // answered, though the stream may not have been told yet
-	missing int  // grants not yet here
+	launch  uint64 // the last one, of a replay
+	first   uint64 // the first one
+	over    bool   // answered, though the stream may not have been told yet
+	missing int    // grants not yet here
 	sems    [axis.MaxSemaphoreNeeds]*bank
 	bufs    [axis.MaxBufferNeeds]*bank
 	row     *messages.Row
@@ -56,7 +61,8 @@ type control struct {
 type write struct {
 	spec devicecgo.TensorSpec
 	dist messages.Distribution
-	data []byte // nil: nothing is written
+	data []byte  // nil: nothing is written
+	into *Tensor // nil: a new tensor
 }
 
 func (t *task) done() bool { return t.state.Load() == taskDone }
@@ -77,12 +83,17 @@ func (t *task) name() string {
 		return "fence"
 	case t.control != nil:
 		return t.control.name
+	case t.call != noTraceCall:
+		return t.call.String()
 	}
 	return axis.OpName(t.plan.Op)
 }
 
 // wait blocks the caller until the task is answered.
 func (t *task) wait(ctx context.Context) error {
+	if t.captured() {
+		return t.trace.notExecuted()
+	}
 	if !t.done() {
 		if err := t.stream.await(ctx, t); err != nil {
 			return err

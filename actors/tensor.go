@@ -31,18 +31,35 @@ func (t *Tensor) Release() {
 
 // Wait returns when the tensor's data are there, or the operation that makes them has failed, or ctx ends.
 func (t *Tensor) Wait(ctx context.Context) error {
-	if t.producer == nil {
-		return nil
+	if p := t.source(); p != nil {
+		return p.wait(ctx)
 	}
-	return t.producer.wait(ctx)
+	return nil
+}
+
+// source is the task that makes what the tensor holds, as far as has been submitted: the last replay of a trace or write into its memory, else the
+// operation whose result it is. Nil when nothing has to be waited for.
+func (t *Tensor) source() *task {
+	p := t.producer
+	if t.mem != nil {
+		if w := t.mem.latest.Load(); w != nil {
+			return w
+		}
+	}
+	if p != nil && p.captured() && p.plan.Alias {
+		return p.in[0].source()
+	}
+	return p
 }
 
 // memory is what one result lives in: memory of its own or a bank of a buffer pool. It is counted: each handle of a caller and
 // each task that has no ticket yet holds one reference. Tickets are launched in order, so what is free for a later ticket is known as soon as
 // the earlier ones have been given.
 type memory struct {
-	refs atomic.Int32
-	rt   *Runtime
+	refs   atomic.Int32
+	rt     *Runtime
+	pooled bool                 // a bank of the buffers
+	latest atomic.Pointer[task] // the last write into it that has been submitted, or replay of a trace that names it as a result
 
 	// The rest belongs to the device actor.
 	lease      lease  // of a pool's bank, if the ticket is set

@@ -118,6 +118,10 @@ int32_t mr_event_record(mr_ref* r, uint32_t q, mr_handle* e) { return call(r, r-
 int32_t mr_event_query(mr_ref* r, mr_handle e, mr_event_status* s) { return call(r, r->driver->event_query, e, s); }
 int32_t mr_event_wait_on(mr_ref* r, uint32_t q, mr_handle e) { return call(r, r->driver->event_wait_on, q, e); }
 int32_t mr_event_free(mr_ref* r, mr_handle e) { return call(r, r->driver->event_free, &e, 1u); }
+int32_t mr_trace_begin(mr_ref* r, uint32_t q, mr_handle* t) { return call(r, r->driver->trace_begin, q, t); }
+int32_t mr_trace_end(mr_ref* r, mr_handle t) { return call(r, r->driver->trace_end, t); }
+int32_t mr_trace_execute(mr_ref* r, mr_handle t, uint32_t q, uint64_t first) { return call(r, r->driver->trace_execute, t, q, first); }
+int32_t mr_trace_free(mr_ref* r, mr_handle t) { return call(r, r->driver->trace_free, t); }
 int32_t mr_enqueue(mr_ref* r, void* op) { return call(r, r->driver->enqueue, op); }
 int32_t mr_failure_next(mr_ref* r, uint64_t* launch) {
   r->failure.size = sizeof(mr_error);

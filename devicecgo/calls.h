@@ -41,6 +41,10 @@ int32_t mr_event_record(mr_ref* r, uint32_t q, mr_handle* e);
 int32_t mr_event_query(mr_ref* r, mr_handle e, mr_event_status* s);
 int32_t mr_event_wait_on(mr_ref* r, uint32_t q, mr_handle e);
 int32_t mr_event_free(mr_ref* r, mr_handle e);
+int32_t mr_trace_begin(mr_ref* r, uint32_t q, mr_handle* t);
+int32_t mr_trace_end(mr_ref* r, mr_handle t);
+int32_t mr_trace_execute(mr_ref* r, mr_handle t, uint32_t q, uint64_t first);
+int32_t mr_trace_free(mr_ref* r, mr_handle t);
 int32_t mr_enqueue(mr_ref* r, void* op);
 int32_t mr_failure_next(mr_ref* r, uint64_t* launch);
 

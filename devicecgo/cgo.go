@@ -237,6 +237,32 @@ func (m *Mesh) FreeEvent(event Handle) error {
 	return m.check("event_free", C.mr_event_free(m.ref, C.mr_handle(event)))
 }
 
+// BeginTrace implements Device.
+func (m *Mesh) BeginTrace(queue int) (Handle, error) {
+	defer m.lock()()
+	var h C.mr_handle
+	err := m.check("trace_begin", C.mr_trace_begin(m.ref, C.uint32_t(queue), &h))
+	return Handle(h), err
+}
+
+// EndTrace implements Device.
+func (m *Mesh) EndTrace(trace Handle) error {
+	defer m.lock()()
+	return m.check("trace_end", C.mr_trace_end(m.ref, C.mr_handle(trace)))
+}
+
+// ExecuteTrace implements Device.
+func (m *Mesh) ExecuteTrace(trace Handle, queue int, first uint64) error {
+	defer m.lock()()
+	return m.check("trace_execute", C.mr_trace_execute(m.ref, C.mr_handle(trace), C.uint32_t(queue), C.uint64_t(first)))
+}
+
+// FreeTrace implements Device.
+func (m *Mesh) FreeTrace(trace Handle) error {
+	defer m.lock()()
+	return m.check("trace_free", C.mr_trace_free(m.ref, C.mr_handle(trace)))
+}
+
 // Launch implements Device.
 func (m *Mesh) Launch(args Args) error {
 	defer m.lock()()

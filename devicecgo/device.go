@@ -51,6 +51,14 @@ type Device interface {
 	WaitOnEvent(queue int, event Handle) error
 	FreeEvent(event Handle) error
 
+	// BeginTrace makes the driver keep what is launched on the queue instead of launching it, until EndTrace. Results get their memory then.
+	BeginTrace(queue int) (Handle, error)
+	EndTrace(trace Handle) error
+	// ExecuteTrace launches all that a trace holds, with launch numbers from first on.
+	ExecuteTrace(trace Handle, queue int, first uint64) error
+	// FreeTrace lets go of what a trace names. A trace that has not ended is abandoned.
+	FreeTrace(trace Handle) error
+
 	// Launch enqueues one operation. On success the output handles in args are set.
 	Launch(args Args) error
 	// NextFailure returns the oldest launch that ran and failed and has not been returned yet; launch 0 when there is none.

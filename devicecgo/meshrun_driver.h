@@ -155,7 +155,7 @@ typedef struct mr_op_header {
   uint32_t op;     /* MR_OP_... */
   uint32_t queue;
   uint32_t present;
-  uint64_t launch; /* the runtime's launch number, from 1; named in reports */
+  uint64_t launch; /* the runtime's launch number, from 1; named in reports. 0 while a trace is captured: nothing is launched */
   uint32_t stream; /* the runtime's stream number; named in reports */
   uint32_t reserved;
 } mr_op_header;
@@ -662,10 +662,14 @@ typedef struct mr_driver {
   int32_t (*event_wait_on)(mr_handle mesh, uint32_t queue, mr_handle event, mr_error* error);
   int32_t (*event_free)(mr_handle mesh, const mr_handle* events, uint32_t count, mr_error* error);
 
-  /* Traces. */
+  /* Traces. Between begin and end, operations enqueued on that queue are checked and kept instead of launched; the results that they
+   * allocate get their memory then. Nothing else that a replay would not do again is allowed meanwhile: no allocation, no write, read,
+   * reset or event, no other queue. execute launches all of them again, in order, on the same memory and semaphores; their launch numbers
+   * are first_launch, first_launch + 1, and so on. What a trace names keeps its memory, although freed, until the trace is freed. To free a
+   * trace that is still captured abandons it. */
   int32_t (*trace_begin)(mr_handle mesh, uint32_t queue, mr_handle* trace, mr_error* error);
   int32_t (*trace_end)(mr_handle mesh, mr_handle trace, mr_error* error);
-  int32_t (*trace_execute)(mr_handle mesh, mr_handle trace, uint32_t queue, mr_error* error);
+  int32_t (*trace_execute)(mr_handle mesh, mr_handle trace, uint32_t queue, uint64_t first_launch, mr_error* error);
   int32_t (*trace_free)(mr_handle mesh, mr_handle trace, mr_error* error);
 
   /* Operations. `op` points to one op struct, which begins with mr_op_header. */

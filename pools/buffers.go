@@ -38,7 +38,10 @@ type slotInfo struct {
 	pool *bufferPool
 	bank int
 	lent bool
+	pins int // traces that name it
 }
+
+func (s *slotInfo) used() bool { return s.lent || s.pins > 0 }
 
 // NewBuffers makes an empty set of pools.
 func NewBuffers(policy messages.Policy) *Buffers {
@@ -66,10 +69,11 @@ func (b *Buffers) Acquire(lease Lease, key messages.BufferKey, parts []messages.
 	return slot, made
 }
 
-// Prewarm makes sure that the key's pool exists and says which banks must be made.
-func (b *Buffers) Prewarm(key messages.BufferKey, parts []messages.Part) []NewBank {
-	_, made := b.pool(key, parts)
-	return made
+// Prewarm makes sure that the key's pool exists. It returns the slots of its banks, which must be made unless they have been, and those of them that are
+// new.
+func (b *Buffers) Prewarm(key messages.BufferKey, parts []messages.Part) (slots []int, made []NewBank) {
+	p, made := b.pool(key, parts)
+	return p.slots, made
 }
 
 // pool finds the key's pool or starts it with its first banks.
@@ -99,9 +103,13 @@ func (b *Buffers) Release(match func(messages.BufferKey) bool) (slots []int, err
 		}
 		gone = append(gone, key)
 		for bank, slot := range p.slots {
-			if b.slots[slot].lent {
-				return nil, &messages.InvalidError{Op: "release_buffers", Field: "pool", Value: key.String(), Rule: fmt.Sprintf("is not in use: bank %d is lent", bank),
-					Hint: "release the tensor that holds it first"}
+			if s := &b.slots[slot]; s.used() {
+				how, hint := "lent", "release the tensor that holds it first"
+				if !s.lent {
+					how, hint = "named by a trace", "release the trace first"
+				}
+				return nil, &messages.InvalidError{Op: "release_buffers", Field: "pool", Value: key.String(), Rule: fmt.Sprintf("is not in use: bank %d is %s", bank, how),
+					Hint: hint}
 			}
 		}
 	}
@@ -113,7 +121,7 @@ func (b *Buffers) Release(match func(messages.BufferKey) bool) (slots []int, err
 	return slots, nil
 }
 
-// Idle is a pool of which no bank is lent: Release would free it.
+// Idle is a pool of which no bank is lent or pinned: Release would free it.
 type Idle struct {
 	Key   messages.BufferKey
 	Slots []int // of its banks
@@ -123,7 +131,7 @@ type Idle struct {
 func (b *Buffers) Idle() []Idle {
 	var all []Idle
 	for key, p := range b.pools {
-		if !slices.ContainsFunc(p.slots, func(slot int) bool { return b.slots[slot].lent }) {
+		if !slices.ContainsFunc(p.slots, func(slot int) bool { return b.slots[slot].used() }) {
 			all = append(all, Idle{key, slices.Clone(p.slots)})
 		}
 	}
@@ -142,7 +150,7 @@ func (b *Buffers) Reset() {
 func (b *Buffers) free(p *bufferPool) int {
 	for i := range p.slots {
 		bank := (p.next + i) % len(p.slots)
-		if !b.slots[p.slots[bank]].lent {
+		if !b.slots[p.slots[bank]].used() {
 			return bank
 		}
 	}
@@ -168,6 +176,20 @@ func (b *Buffers) Return(lease Lease) bool {
 		b.slots[slot].lent = false
 	}
 	return ok
+}
+
+// Pin keeps banks for a trace that names them: under Hold nobody else gets one, lent or not, until Unpin.
+func (b *Buffers) Pin(slots []int) {
+	for _, slot := range slots {
+		b.slots[slot].pins++
+	}
+}
+
+// Unpin ends one Pin.
+func (b *Buffers) Unpin(slots []int) {
+	for _, slot := range slots {
+		b.slots[slot].pins--
+	}
 }
 
 // Lent is how many banks are lent.

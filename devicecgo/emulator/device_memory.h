@@ -35,8 +35,8 @@ class Storage {
   std::atomic<uint32_t> uses{0};
   std::atomic<uint32_t> writers{0};
 
-  // The host's own: handles on this storage, and where DeviceMemory has put it.
-  uint32_t handles = 0;
+  // The host's own: handles on this storage and traces that name it, and where DeviceMemory has put it.
+  uint32_t holders = 0;
   Room room;
 
  private:

@@ -163,10 +163,6 @@ constexpr mr_emulator_ext kExtension = {
 
 // ---- the table -------------------------------------------------------------------------------------------------------------
 
-int32_t no_traces(mr_error* e) {
-  return guarded(e, [] { throw error(MR_UNSUPPORTED, "traces are not supported yet"); });
-}
-
 constexpr mr_driver kDriver = {
     .size = sizeof(mr_driver),
     .abi_version = MR_ABI_VERSION,
@@ -230,10 +226,18 @@ constexpr mr_driver kDriver = {
     .event_free = [](mr_handle mesh, const mr_handle* events, uint32_t count, mr_error* e) {
       return on_mesh(mesh, "event_free", e, [&](Mesh& m) { m.event_free(events, count); });
     },
-    .trace_begin = [](mr_handle, uint32_t, mr_handle*, mr_error* e) { return no_traces(e); },
-    .trace_end = [](mr_handle, mr_handle, mr_error* e) { return no_traces(e); },
-    .trace_execute = [](mr_handle, mr_handle, uint32_t, mr_error* e) { return no_traces(e); },
-    .trace_free = [](mr_handle, mr_handle, mr_error* e) { return no_traces(e); },
+    .trace_begin = [](mr_handle mesh, uint32_t queue, mr_handle* trace, mr_error* e) {
+      return on_mesh(mesh, "trace_begin", e, [&](Mesh& m) { mr_handle& out = given(trace, "trace_begin: trace"); out = m.trace_begin(queue); });
+    },
+    .trace_end = [](mr_handle mesh, mr_handle trace, mr_error* e) {
+      return on_mesh(mesh, "trace_end", e, [&](Mesh& m) { m.trace_end(trace); });
+    },
+    .trace_execute = [](mr_handle mesh, mr_handle trace, uint32_t queue, uint64_t first_launch, mr_error* e) {
+      return on_mesh(mesh, "trace_execute", e, [&](Mesh& m) { m.trace_execute(trace, queue, first_launch); });
+    },
+    .trace_free = [](mr_handle mesh, mr_handle trace, mr_error* e) {
+      return on_mesh(mesh, "trace_free", e, [&](Mesh& m) { m.trace_free(trace); });
+    },
     .enqueue = [](mr_handle mesh, void* op, mr_error* e) { return on_mesh(mesh, "enqueue", e, [&](Mesh& m) { m.enqueue(op); }); },
     .op_supported = [](uint32_t op, int32_t* supported, mr_error* e) {
       return guarded(e, [&] { given(supported, "op_supported: supported") = find_op(op) != nullptr ? 1 : 0; });

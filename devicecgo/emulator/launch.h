@@ -51,7 +51,7 @@ class Launch final : public DataOwner {
   void reset();
   void data_done() override;
 
-  std::unique_ptr<Plan> plan;  // null: a wait for an event
+  std::shared_ptr<Plan> plan;  // null: a wait for an event
   uint32_t queue = 0;
   uint64_t number = 0;  // counts launches on the mesh, from 1; 0 = a write, or a wait for an event
   uint64_t seq = 0;     // the runtime's launch number

@@ -24,7 +24,8 @@ Mesh::Mesh(const mr_open_options& options, uint32_t salt)
       engine_(std::make_unique<Engine>(config_)),
       tensors_(Kind::tensor, salt),
       semaphores_(Kind::semaphore, salt),
-      events_(Kind::event, salt) {}
+      events_(Kind::event, salt),
+      traces_(Kind::trace, salt) {}
 
 void Mesh::info(mr_mesh_info& out) const {
   if (out.size < sizeof(mr_mesh_info)) throw error(MR_INVALID_ARGUMENT, "info: size is %u: smaller than mr_mesh_info of this version", out.size);
@@ -101,11 +102,12 @@ void Mesh::pass_through(const std::vector<Spec>& specs, const char* what) {
 }
 
 mr_handle Mesh::add_tensor(std::shared_ptr<Storage> storage, const Spec& spec) {
-  ++storage->handles;
+  ++storage->holders;
   return tensors_.add({std::move(storage), spec, {}});
 }
 
 mr_handle Mesh::tensor_alloc(const mr_tensor_spec& abi) {
+  refuse_in_capture("tensor_alloc", "allocation");
   const Spec spec = checked_spec(abi, "tensor_alloc");
   return add_tensor(allocate(spec, "tensor_alloc", (abi.flags & MR_ZEROED) != 0), spec);
 }
@@ -130,6 +132,7 @@ mr_handle Mesh::tensor_view(mr_handle handle, uint32_t rank, const uint32_t* dim
 }
 
 void Mesh::tensor_write(mr_handle handle, const mr_distribution& distribution, const void* data, uint64_t bytes, uint32_t queue) {
+  refuse_in_capture("tensor_write", "a write from the host");
   const Tensor& t = tensors_.get(handle, "tensor_write: tensor");
   if (distribution.size < sizeof(mr_distribution))
     throw error(MR_INVALID_ARGUMENT, "tensor_write: distribution.size is %u: smaller than mr_distribution of this version", distribution.size);
@@ -165,6 +168,7 @@ void Mesh::tensor_write(mr_handle handle, const mr_distribution& distribution, c
 }
 
 void Mesh::tensor_read(mr_handle handle, uint32_t row, uint32_t col, void* data, uint64_t bytes) {
+  refuse_in_capture("tensor_read", "a read");
   const Tensor& t = tensors_.get(handle, "tensor_read: tensor");
   const uint32_t device = device_at(row, col, "tensor_read");
   if (bytes != t.spec.bytes())
@@ -184,14 +188,14 @@ void Mesh::tensor_info(mr_handle handle, mr_tensor_spec& spec) {
 void Mesh::tensor_free(const mr_handle* handles, uint32_t count) {
   tensors_.check_batch(handles, count, "tensor_free");
   for (uint32_t i = 0; i < count; ++i) {
-    const Tensor t = tensors_.take(handles[i]);
-    if (--t.storage->handles == 0) memory_.release(t.storage->room);
+    let_go(*tensors_.take(handles[i]).storage);
   }
 }
 
 // ---- semaphores -----------------------------------------------------------------------------------------------------------
 
 void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
+  refuse_in_capture("semaphores_create", "allocation");
   if (count != 0 && out == nullptr) throw error(MR_INVALID_ARGUMENT, "semaphores_create: semaphores is NULL, count is %u", count);
   std::vector<Room> rooms;
   try {
@@ -210,6 +214,7 @@ void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
 }
 
 void Mesh::semaphores_reset(const mr_handle* handles, uint32_t count, uint32_t value) {
+  refuse_in_capture("semaphores_reset", "a reset");
   semaphores_.check_batch(handles, count, "semaphores_reset");
   std::vector<SemaphoreRef> semaphores;
   for (uint32_t i = 0; i < count; ++i) semaphores.push_back(*semaphores_.find(handles[i]));
@@ -221,7 +226,7 @@ void Mesh::semaphores_free(const mr_handle* handles, uint32_t count) {
   std::vector<SemaphoreRef> semaphores;
   for (uint32_t i = 0; i < count; ++i) {
     semaphores.push_back(semaphores_.take(handles[i]));
-    memory_.release(semaphores.back()->room);
+    let_go(*semaphores.back());
   }
   engine_->bury(std::move(semaphores));
 }
@@ -230,6 +235,7 @@ void Mesh::semaphores_free(const mr_handle* handles, uint32_t count) {
 
 mr_handle Mesh::event_record(uint32_t queue) {
   if (queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "event_record: queue is %u: the mesh has %u", queue, config_.queues);
+  refuse_in_capture("event_record", "a wait of the host's");
   return events_.add(engine_->record(queue));
 }
 
@@ -249,6 +255,7 @@ void Mesh::report_hang() {
 void Mesh::event_wait_on(uint32_t queue, mr_handle handle) {
   const std::shared_ptr<HostEvent>& event = events_.get(handle, "event_wait_on: event");
   if (queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "event_wait_on: queue is %u: the mesh has %u", queue, config_.queues);
+  refuse_in_capture("event_wait_on", "a wait for another queue");
   engine_->wait_on(queue, *event);
 }
 
@@ -267,8 +274,15 @@ void Mesh::enqueue(void* op) {
   if (header.size < entry->size)
     throw error(MR_INVALID_ARGUMENT, "%s: size is %u: smaller than the %u bytes of this version", entry->name, header.size, entry->size);
   if (header.queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "%s: queue is %u: the mesh has %u", entry->name, header.queue, config_.queues);
+  if (capturing() && header.queue != capture_->queue)
+    throw error(MR_REJECTED, "%s: queue is %u: a trace is captured on queue %u, end it first", entry->name, header.queue, capture_->queue);
   Request request(*this, entry->name, header);
   std::unique_ptr<Plan> plan = entry->plan(request, op);
+  if (capturing()) {
+    request.commit();
+    capture(std::move(plan), header.stream);
+    return;
+  }
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
   request.commit();
   launch->plan = std::move(plan);
@@ -340,7 +354,7 @@ std::string Mesh::report() {
   json.key("retired_per_device").begin_array();
   for (const uint64_t n : stats.retired_per_device) json.value(n);
   json.end_array();
-  json.field("semaphores_live", semaphores_.live()).field("tensors_live", tensors_.live()).field("events_live", events_.live());
+  json.field("semaphores_live", semaphores_.live()).field("tensors_live", tensors_.live()).field("events_live", events_.live()).field("traces_live", traces_.live());
   json.field("dram_live_bytes", memory_.dram().live()).field("dram_peak_bytes", memory_.dram().peak());
   json.field("l1_live_bytes", memory_.l1().live()).field("l1_peak_bytes", memory_.l1().peak());
   json.end_object();

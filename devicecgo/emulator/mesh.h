@@ -9,6 +9,7 @@
 #include "engine.h"
 #include "handles.h"
 #include "device_memory.h"
+#include "trace.h"
 
 namespace meshrun::emu {
 
@@ -40,6 +41,11 @@ class Mesh {
   void event_wait_on(uint32_t queue, mr_handle event);
   void event_free(const mr_handle* events, uint32_t count);
 
+  mr_handle trace_begin(uint32_t queue);
+  void trace_end(mr_handle trace);
+  void trace_execute(mr_handle trace, uint32_t queue, uint64_t first_launch);
+  void trace_free(mr_handle trace);  // of one that is still captured: abandons it
+
   void enqueue(void* op);
   bool failure_next(uint64_t& launch, mr_error& failure);
 
@@ -65,12 +71,24 @@ class Mesh {
   mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
   void check_room(const Spec& spec, const char* what) const { memory_.check(spec, what); }  // that so much is free now
   void pass_through(const std::vector<Spec>& specs, const char* what);                       // takes so much and gives it back
+  bool capturing() const { return capture_ != nullptr; }
+  // For the trace that is captured: what an operation names, and its scratch.
+  void keep(const std::vector<std::shared_ptr<Storage>>& storages, const std::vector<SemaphoreRef>& semaphores);
+  void keep_scratch(const std::vector<Spec>& specs, const char* what);
   // Memory of the programs' own on every device, the same for all launches. It lies below what tensors in L1 get and is not counted.
   const std::shared_ptr<Storage>& static_area(uint64_t bytes);
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
   [[noreturn]] void report_hang();
+  void refuse_in_capture(const char* function, const char* what) const;
+  void capture(std::shared_ptr<Plan> plan, uint32_t stream);
+  void let_go(Storage& storage) {
+    if (--storage.holders == 0) memory_.release(storage.room);
+  }
+  void let_go(Semaphore& semaphore) {
+    if (--semaphore.holders == 0) memory_.release(semaphore.room);
+  }
 
   Config config_;
   DeviceMemory memory_;
@@ -78,6 +96,8 @@ class Mesh {
   HandleTable<Tensor> tensors_;
   HandleTable<SemaphoreRef> semaphores_;
   HandleTable<std::shared_ptr<HostEvent>> events_;
+  HandleTable<std::unique_ptr<Trace>> traces_;
+  Trace* capture_ = nullptr;  // the one that is captured
   std::shared_ptr<Storage> static_area_;
   bool lost_ = false;
   std::string lost_text_;

@@ -56,7 +56,10 @@ std::vector<uint32_t> RingSdpa::order(const Line& line) const {
 void RingSdpa::attend_own(Context& ctx, uint32_t position) const {
   const uint32_t device = ctx.device();
   ctx.work({q.read(device), k.read(device), v.read(device), output.write(device)}, q.spec.bytes() * valid_of(position) / 8 + k.spec.bytes(),
-           [this, device, keys = valid_of(position)](Parallel& parallel) { state(device).add(k.view(device), v.view(device), keys, parallel); });
+           [this, device, keys = valid_of(position)](Parallel& parallel) {
+             states[device].reset();  // of a launch of this plan that failed half-way
+             state(device).add(k.view(device), v.view(device), keys, parallel);
+           });
 }
 
 void RingSdpa::attend_arrived(Context& ctx, uint32_t position) const {

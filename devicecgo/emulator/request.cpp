@@ -23,7 +23,13 @@ Request::~Request() {
 }
 
 void Request::commit() {
-  mesh_.pass_through(scratch_, op_);
+  if (mesh_.capturing()) {
+    mesh_.keep_scratch(scratch_, op_);
+    for (const Made& m : made_) named_.push_back(m.storage);
+    mesh_.keep(named_, semaphores_);
+  } else {
+    mesh_.pass_through(scratch_, op_);
+  }
   for (Made& m : made_) *m.handle = mesh_.add_tensor(std::move(m.storage), m.spec);
   made_.clear();
 }
@@ -47,6 +53,7 @@ void Request::choice(const char* field, uint32_t value, uint32_t least, uint32_t
 Operand Request::input(const char* field, mr_handle handle) {
   if (handle == 0) throw reject("%s is 0: a tensor is needed", field);
   const Tensor& t = mesh_.tensor(handle, where(field).c_str());
+  if (mesh_.capturing()) named_.push_back(t.storage);
   return {t.storage, t.spec};
 }
 
@@ -70,7 +77,7 @@ Operand Request::output(const char* field, mr_handle& handle, const Spec& wanted
 
 Operand Request::scratch(const char* field, const Spec& spec) {
   // The host gives a launch's scratch back when it has enqueued it, since the queue is in order: it counts at that moment only.
-  mesh_.check_room(spec, where(field).c_str());
+  if (!mesh_.capturing()) mesh_.check_room(spec, where(field).c_str());
   scratch_.push_back(spec);
   Engine& engine = mesh_.engine();
   return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
@@ -78,7 +85,9 @@ Operand Request::scratch(const char* field, const Spec& spec) {
 
 SemaphoreRef Request::semaphore(const char* field, mr_handle handle) {
   if (handle == 0) throw reject("%s is 0: a semaphore is needed", field);
-  return mesh_.semaphore(handle, where(field).c_str());
+  const SemaphoreRef& s = mesh_.semaphore(handle, where(field).c_str());
+  if (mesh_.capturing()) semaphores_.push_back(s);
+  return s;
 }
 
 void Request::rank4(const char* field, const Operand& operand) const {

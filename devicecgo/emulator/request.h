@@ -80,6 +80,9 @@ class Request {
   const mr_op_header& header_;
   std::vector<Made> made_;
   std::vector<Spec> scratch_;
+  // What the operation names; noted only while a trace is captured.
+  std::vector<std::shared_ptr<Storage>> named_;
+  std::vector<SemaphoreRef> semaphores_;
 };
 
 }  // namespace meshrun::emu

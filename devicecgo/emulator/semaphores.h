@@ -65,7 +65,9 @@ class Semaphore {
   }
 
   std::string name;  // for reports; under the monitor's lock
-  Room room;         // the host's
+  // The host's own: the handle and traces that name it, and where it lies.
+  uint32_t holders = 1;
+  Room room;
 
  private:
   uint32_t devices_;

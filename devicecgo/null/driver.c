@@ -89,6 +89,18 @@ static int32_t null_wait_on(mr_handle m, uint32_t q, mr_handle event, mr_error* 
   return (void)m, (void)q, (void)event, (void)e, MR_OK;
 }
 
+static int32_t null_trace_begin(mr_handle m, uint32_t q, mr_handle* trace, mr_error* e) {
+  (void)m, (void)q, (void)e;
+  *trace = fresh();
+  return MR_OK;
+}
+
+static int32_t null_trace(mr_handle m, mr_handle trace, mr_error* e) { return (void)m, (void)trace, (void)e, MR_OK; }
+
+static int32_t null_trace_execute(mr_handle m, mr_handle trace, uint32_t q, uint64_t first, mr_error* e) {
+  return (void)m, (void)trace, (void)q, (void)first, (void)e, MR_OK;
+}
+
 /* Where each operation has its results. */
 static const struct {
   uint16_t first, second;
@@ -155,7 +167,8 @@ static int32_t null_failure(mr_handle m, uint64_t* launch, mr_error* failure, mr
     .close = null_close, .info = null_info, .tensor_alloc = null_alloc, .tensor_view = null_view, .tensor_write = null_write, \
     .tensor_read = null_read, .tensor_free = null_free, .semaphores_create = null_create, .semaphores_reset = null_reset,      \
     .semaphores_free = null_free, .event_record = null_record, .event_query = null_query, .event_wait_on = null_wait_on,      \
-    .event_free = null_free, .enqueue = null_enqueue, .op_supported = null_supported, .failure_next = null_failure,            \
+    .event_free = null_free, .trace_begin = null_trace_begin, .trace_end = null_trace, .trace_execute = null_trace_execute,    \
+    .trace_free = null_trace, .enqueue = null_enqueue, .op_supported = null_supported, .failure_next = null_failure,            \
   }
 
 const mr_driver* meshrun_null_driver(uint32_t version) {
