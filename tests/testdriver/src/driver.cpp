@@ -319,6 +319,27 @@ int32_t event_query(mr_handle, mr_handle, mr_event_status* s, mr_error* e) {
 
 int32_t event_free(mr_handle, const mr_handle*, uint32_t, mr_error*) { return MR_OK; }
 
+int32_t trace_begin(mr_handle, uint32_t queue, mr_handle* trace, mr_error* e) {
+  *trace = open_mesh->next++;
+  Line("trace_begin").number("queue", queue).number("trace", *trace);
+  return behave("trace_begin", e);
+}
+
+int32_t trace_end(mr_handle, mr_handle trace, mr_error* e) {
+  Line("trace_end").number("trace", trace);
+  return behave("trace_end", e);
+}
+
+int32_t trace_execute(mr_handle, mr_handle trace, uint32_t queue, uint64_t first_launch, mr_error* e) {
+  Line("trace_execute").number("trace", trace).number("queue", queue).number("first_launch", first_launch);
+  return behave("trace_execute", e);
+}
+
+int32_t trace_free(mr_handle, mr_handle trace, mr_error* e) {
+  Line("trace_free").number("trace", trace);
+  return behave("trace_free", e);
+}
+
 int32_t enqueue(mr_handle, void* op, mr_error* e) {
   int32_t code = behave("enqueue", e);
   if (code != MR_OK) return code;
@@ -350,6 +371,10 @@ int32_t failure_next(mr_handle, uint64_t* launch, mr_error*, mr_error*) {
   d.event_record = event_record;
   d.event_query = event_query;
   d.event_free = event_free;
+  d.trace_begin = trace_begin;
+  d.trace_end = trace_end;
+  d.trace_execute = trace_execute;
+  d.trace_free = trace_free;
   d.enqueue = enqueue;
   d.failure_next = failure_next;
   return d;
