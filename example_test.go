@@ -82,6 +82,49 @@ func ExampleMesh_Stream() {
 	// Output: [0 2 4]
 }
 
+// A sequence that is captured once runs again with one call, on what has been written into its inputs meanwhile.
+func ExampleTrace() {
+	ctx := context.Background()
+	mesh, err := meshrun.Open(ctx, meshrun.Config{Mesh: meshrun.MeshShape{Rows: 1, Cols: 2}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer mesh.Close(ctx)
+	s, _ := mesh.Stream("main")
+	array := func(v ...float32) meshrun.Array {
+		a, _ := meshrun.Floats(meshrun.ShapeOf(1, 2), meshrun.Float32, v)
+		return a
+	}
+	x, err := s.Upload(ctx, array(0, 0), meshrun.ShardOn(1, 1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := s.BeginTrace(ctx); err != nil {
+		log.Fatal(err)
+	}
+	y, _ := s.AllGather(ctx, x, meshrun.AllGather{Dim: 1, MeshAxis: 1})
+	z, _ := s.Mul(ctx, y, y)
+	trace, err := s.EndTrace(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer trace.Release()
+	for i := range 3 {
+		if err := s.Write(ctx, x, array(float32(i), 3), meshrun.ShardOn(1, 1)); err != nil {
+			log.Fatal(err)
+		}
+		if err := trace.Execute(ctx); err != nil {
+			log.Fatal(err)
+		}
+		values, err := s.ReadFloats(ctx, z, meshrun.Coord{})
+		fmt.Println(values, err)
+	}
+	// Output:
+	// [0 9] <nil>
+	// [1 9] <nil>
+	// [4 9] <nil>
+}
+
 // A request that breaks a rule is refused where it is submitted, and changes nothing.
 func ExampleStream_ReduceScatter_invalid() {
 	ctx := context.Background()

@@ -29,4 +29,6 @@
 //  5. Every task gets exactly one answer: its stream's actor marks it done, with an error or without.
 //  6. Submitting never waits for the device. A caller waits only for data, for a fence, or where his stream's queue is full.
 //  7. When an actor ends, the tasks that need it fail with ErrActorStopped; the others go on.
+//  8. While a stream captures a trace nobody else gets a ticket. A replay is one task of many launches; rule 4 is asked for all of them before the
+//     call that makes them.
 package actors

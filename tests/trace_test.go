@@ -103,6 +103,8 @@ func TestOddTraceStaysRight(t *testing.T) {
 					}
 					for _, y := range out {
 						require.NoError(t, y.Wait(m.ctx))
+					}
+					for _, y := range out {
 						y.Release()
 					}
 					require.NoError(t, m.s.BeginTrace(m.ctx))
