@@ -579,3 +579,51 @@ func TestTraceJournal(t *testing.T) {
 	assert.Equal(t, []string{"begin_trace begin_trace", "all_gather all_gather", "all_gather all_gather", "all_gather all_gather", "end_trace end_trace",
 		"execute_trace execute_trace 3 from 4", "execute_trace synchronize execute_trace 3 from 7"}, got)
 }
+
+// TestTraceUnderRotate: the reference's policy lends nothing, so eager gathers of the key meet the trace's banks; rule 4 holds all the same.
+func TestTraceUnderRotate(t *testing.T) {
+	for eager := range 4 {
+		f := newFake(1, 4)
+		r := start(t, f, func(c *Config) { c.Policy = messages.Rotate })
+		s := stream(t, r, "s")
+		x := upload(t, s, 1, 1, 32, 64)
+		tr, out := captureGathers(t, s, 3, x)
+		f.mu.Lock()
+		f.manual = true
+		f.mu.Unlock()
+		for range 4 {
+			require.NoError(t, tr.Execute(limited(t)))
+			mustSubmit(t, s, local, out[2])
+			for range eager {
+				mustSubmit(t, s, persistent, x)
+			}
+		}
+		last := mustSubmit(t, s, local, out[2])
+		for !last.producer.done() {
+			settle(t, r)
+			f.finish(f.count())
+		}
+		require.NoError(t, referee(f.log), "%d eager gathers between two replays", eager)
+	}
+}
+
+// TestOthersWaitInTheirQueues: while a stream captures, what others submit stays in their bounded queues.
+func TestOthersWaitInTheirQueues(t *testing.T) {
+	f := newFake(1, 4)
+	r := start(t, f, func(c *Config) { c.Queue, c.Refuse = 3, true })
+	s, other := stream(t, r, "s"), stream(t, r, "other")
+	x := upload(t, s, 1, 1, 32, 64)
+	require.NoError(t, x.Wait(limited(t)))
+	require.NoError(t, s.BeginTrace(limited(t)))
+	mustSubmit(t, s, gather, x)
+	settle(t, r)
+	var last *Tensor
+	for range 3 {
+		last = mustSubmit(t, other, local, x)
+	}
+	_, err := submit(other, local, x)
+	require.ErrorIs(t, err, messages.ErrQueueFull)
+	_, err = s.EndTrace(limited(t))
+	require.NoError(t, err)
+	require.NoError(t, last.Wait(limited(t)))
+}

@@ -210,6 +210,60 @@ func TestTraceOfABlock(t *testing.T) {
 	trace.Release()
 }
 
+// TestTraceOfHalos: exchanges that write in place, into padded persistent buffers and into memory of their own; with a write into a tensor that the trace
+// itself changes.
+func TestTraceOfHalos(t *testing.T) {
+	for seed := uint64(1); seed <= 3; seed++ {
+		m := openTraced(t, meshrun.Config{Mesh: meshrun.MeshShape{Rows: 2, Cols: 2}, Seed: seed, Lockstep: true, Settings: []meshrun.Option{{Key: "skew_us", Value: "200"}}})
+		index := func(v ...int) meshrun.Index { i, err := meshrun.IndexOf(v...); require.NoError(t, err); return i }
+		pad := meshrun.NeighborPad{Dims: index(2, 3), Axes: index(0, 1), PadLeft: index(1, 1), PadRight: index(1, 1)}
+		halo := meshrun.NeighborPadHalo{Dims: index(2, 3), Axes: index(0, 1), PadLeft: index(1, 1), PadRight: index(1, 1)}
+		inPlace := halo
+		inPlace.InputPadH, inPlace.InputPadW = 1, 1
+		dist := meshrun.Distribution{2, 3}
+		fill := func() meshrun.Array {
+			_, a := m.array(meshrun.BFloat16, 1, 2, 16, 12, 16)
+			a.Layout = meshrun.RowMajor
+			return a
+		}
+		upload := func(a meshrun.Array) *meshrun.Tensor { return m.must(m.s.Upload(m.ctx, a, dist)) }
+		run := func(x *meshrun.Tensor) []*meshrun.Tensor {
+			p := pad
+			fresh := m.must(m.s.NeighborPad(m.ctx, x, p))
+			p.UsePersistentBuffer = true
+			kept := m.must(m.s.NeighborPad(m.ctx, x, p))
+			scattered := m.must(m.s.NeighborPadHaloScatter(m.ctx, x, halo, false))
+			bordered := m.must(m.s.NeighborPadHaloScatter(m.ctx, x, inPlace, true))
+			return []*meshrun.Tensor{fresh, kept, scattered, bordered}
+		}
+		release := func(all []*meshrun.Tensor) {
+			for _, y := range all {
+				y.Release()
+			}
+		}
+		x := upload(fill())
+		release(run(x))
+		require.NoError(t, m.s.BeginTrace(m.ctx))
+		results := run(x)
+		trace, err := m.s.EndTrace(m.ctx)
+		require.NoError(t, err)
+		for replay := range 3 {
+			a := fill()
+			require.NoError(t, m.s.Write(m.ctx, x, a, dist))
+			require.NoError(t, trace.Execute(m.ctx))
+			plain := upload(a)
+			expected := run(plain)
+			for i := range results {
+				require.Equal(t, m.read(expected[i]), m.read(results[i]), "seed %d, replay %d, result %d", seed, replay, i)
+			}
+			release(append(expected, plain))
+		}
+		release(append(results, x))
+		trace.Release()
+		m.s.Close()
+	}
+}
+
 // TestNewPoolInACapture: nothing can be allocated then; the error says for what and what to do, and doing it helps.
 func TestNewPoolInACapture(t *testing.T) {
 	m := openTraced(t, meshrun.Config{Mesh: meshrun.MeshShape{Rows: 1, Cols: 2}})
