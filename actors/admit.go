@@ -162,13 +162,16 @@ func (d *device) mayEnter(t *task) bool {
 
 // admittable: what makes the inputs has a ticket already, or has been answered.
 func admittable(t *task) bool {
-	for _, p := range t.from {
+	for _, p := range t.sources {
 		if p != nil && p.ahead() {
 			return false
 		}
 	}
-	for _, p := range t.after {
-		if p.ahead() {
+	if t.sources != nil {
+		return true
+	}
+	for _, in := range t.in {
+		if in != nil && in.producer != nil && in.producer.ahead() {
 			return false
 		}
 	}
@@ -197,14 +200,17 @@ func (d *device) refused(t *task) error {
 
 // poisoned: an input's producer has failed. Its error may be set although its stream has not been told yet.
 func poisoned(t *task) error {
-	for i, p := range t.from {
+	for i, p := range t.sources {
 		if p != nil && p.err != nil {
 			return &messages.PoisonedError{Input: i, Cause: root(p.err)}
 		}
 	}
-	for i, p := range t.after {
-		if p.err != nil {
-			return &messages.PoisonedError{Input: i, Cause: root(p.err)}
+	if t.sources != nil {
+		return nil
+	}
+	for i, in := range t.in {
+		if in != nil && in.producer != nil && in.producer.err != nil {
+			return &messages.PoisonedError{Input: i, Cause: root(in.producer.err)}
 		}
 	}
 	return nil

@@ -68,3 +68,29 @@ func BenchmarkSubmit(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReplay is a trace of 100 gathers on a driver that does nothing; the time is that of one replay.
+func BenchmarkReplay(b *testing.B) {
+	r := openNull(b, nil)
+	s, err := r.Stream("s")
+	require.NoError(b, err)
+	x := input(b, s, 1, 1, 1024, 1536)
+	ctx := context.Background()
+	require.NoError(b, s.BeginTrace(ctx))
+	for range 100 {
+		y := &Tensor{}
+		out, in := [1]*Tensor{y}, [1]*Tensor{x}
+		_, err := s.Submit(ctx, Call{Op: messages.AllGather{Dim: 3, MeshAxis: 1}, In: in[:]}, out[:])
+		require.NoError(b, err)
+		y.Release()
+	}
+	tr, err := s.EndTrace(ctx)
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := tr.Execute(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+	require.NoError(b, tr.Wait(ctx))
+}

@@ -246,7 +246,7 @@ func (d *device) enqueue(t *task) {
 		return
 	}
 	d.launch++
-	t.first, t.launch = d.launch, d.launch
+	t.launch = d.launch
 	p := t.plan
 	joined(&d.joins, p, t.launch)
 	for _, b := range t.sems[:p.NumSemaphores] {

@@ -118,12 +118,12 @@ func (d *device) retire(upTo uint64) {
 		t := d.flying.pop()
 		err := poisoned(t)
 		op, launch := t.name(), t.launch
-		for n := t.launch; n >= t.first && len(d.failed) > 0; n-- { // the first failure of a replay is its own
+		for n := t.launch; n >= t.first() && len(d.failed) > 0; n-- { // the first failure of a replay is its own
 			if f, ok := d.failed[n]; ok {
 				delete(d.failed, n)
 				err, launch = f, n
 				if t.call == executeTrace {
-					op = t.trace.steps[n-t.first].name() + " in a trace"
+					op = t.trace.steps[n-t.first()].name() + " in a trace"
 				}
 			}
 		}
@@ -131,7 +131,7 @@ func (d *device) retire(upTo uint64) {
 			err = &messages.OpError{Op: op, Stream: t.stream.name, Launch: launch, Err: err}
 		}
 		if t.row != nil && d.dev.Emulator() != nil {
-			start, _, e := d.dev.Emulator().LaunchTimes(t.first)
+			start, _, e := d.dev.Emulator().LaunchTimes(t.first())
 			_, end, e2 := d.dev.Emulator().LaunchTimes(t.launch)
 			if e == nil && e2 == nil {
 				if !t.row.Timed { // a call may launch several times

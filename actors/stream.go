@@ -489,9 +489,8 @@ func (s *Stream) enqueue(ctx context.Context, t *task, step string) (*task, erro
 		}
 	}
 	if t.write != nil {
-		t.from[0] = t.write.into.source()
-		if p := t.from[0]; p != nil && p.captured() {
-			t.from[0] = nil // a result of a trace: its memory is there though it holds nothing
+		if p := t.write.into.source(); p != nil && !p.captured() { // a result of a trace has its memory though it holds nothing
+			t.sources = []*task{p}
 		}
 		t.write.into.mem.latest.Store(t)
 	}

@@ -20,22 +20,20 @@ type task struct {
 	stream *Stream
 	plan   *axis.Plan
 	in     [messages.MaxInputs]*Tensor
-	from   [messages.MaxInputs]*task // what makes the inputs, as of the submission; nil = there already
 	out    [messages.MaxOutputs]*Tensor
 
-	write   *write   // a host array for out[0]; no plan
-	fence   bool     // a fence; no plan
+	write   *write // a host array for out[0]; no plan
+	fence   bool   // a fence; no plan
+	call    traceCall
 	control *control // what concerns the pools as a whole; no plan
 	lease   *Lease   // OpGetSemaphores: who gets the bank
 	trace   *Trace   // of a call below, or that an operation is captured in
-	call    traceCall
-	after   []*task  // of a replay: what makes the trace's inputs
+	sources []*task  // what makes the inputs, where it is not their producers; of a replay: what makes the trace's
 	brought []*Lease // banks of the caller's that stand for the first semaphores of the plan
 
 	// The device actor's.
 	ticket  uint64
-	launch  uint64 // the last one, of a replay
-	first   uint64 // the first one
+	launch  uint64 // of a replay: the last one
 	over    bool   // answered, though the stream may not have been told yet
 	missing int    // grants not yet here
 	sems    [axis.MaxSemaphoreNeeds]*bank

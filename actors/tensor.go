@@ -57,8 +57,8 @@ func (t *Tensor) source() *task {
 // the earlier ones have been given.
 type memory struct {
 	refs   atomic.Int32
+	pooled bool // a bank of the buffers
 	rt     *Runtime
-	pooled bool                 // a bank of the buffers
 	latest atomic.Pointer[task] // the last write into it that has been submitted, or replay of a trace that names it as a result
 
 	// The rest belongs to the device actor.

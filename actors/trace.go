@@ -194,7 +194,7 @@ func (s *Stream) turnCapture(t *task) error {
 		}
 		for _, in := range tr.inputs {
 			if p := in.source(); p != nil {
-				t.after = append(t.after, p)
+				t.sources = append(t.sources, p)
 			}
 		}
 		for _, m := range tr.results {
@@ -225,9 +225,35 @@ func (t *task) resolve() error {
 		if p != nil && p.captured() && p.trace != t.trace {
 			return fmt.Errorf("%s: input %d: %w", t.name(), i, p.trace.notExecuted())
 		}
-		t.from[i] = p
+		if p != in.producer && t.sources == nil {
+			t.sources = make([]*task, len(t.in))
+			for k, before := range t.in[:i] {
+				if before != nil {
+					t.sources[k] = before.producer
+				}
+			}
+		}
+		if t.sources != nil {
+			t.sources[i] = p
+		}
 	}
 	return nil
+}
+
+// source is what makes an input, as of the submission.
+func (t *task) source(i int) *task {
+	if t.sources != nil {
+		return t.sources[i]
+	}
+	return t.in[i].producer
+}
+
+// first is the first launch of a task, which but for a replay has one.
+func (t *task) first() uint64 {
+	if t.call == executeTrace {
+		return t.launch + 1 - uint64(len(t.trace.steps))
+	}
+	return t.launch
 }
 
 // hold takes the trace's references for a task that is captured. The banks of its own results circulate while it is captured, and are pinned
@@ -244,7 +270,7 @@ func (tr *Trace) hold(t *task) {
 		if in == nil {
 			continue
 		}
-		if p := t.from[i]; p != nil && p.captured() {
+		if p := t.source(i); p != nil && p.captured() {
 			continue // a result of the trace: kept already, or pooled
 		}
 		if !tr.known[in.mem] {
@@ -475,7 +501,7 @@ func (d *device) replay(t *task) {
 		joined(&d.joins, s.plan, d.launch)
 		s.banks(func(b *bank) { b.lastUse = d.launch })
 	}
-	t.first, t.launch = first, d.launch
+	t.launch = d.launch
 	if t.row != nil {
 		t.row.Launch = first
 		effect(t.row, "execute_trace", field("launches", len(tr.steps)), field("first", first))
@@ -513,10 +539,9 @@ func (d *device) buryTraces(over uint64) {
 	d.traces = kept
 }
 
-// letGoMemory gives up a trace's references.
+// letGoMemory gives up a trace's references; its replays are over.
 func (d *device) letGoMemory(tr *Trace) {
 	for _, m := range tr.held {
-		m.lastTicket = max(m.lastTicket, tr.lastTicket)
 		if m.refs.Add(-1) == 0 {
 			d.back(m)
 		}

@@ -90,6 +90,34 @@ func TestOddTraceWithoutTheFenceIsSeen(t *testing.T) {
 	require.ErrorContains(t, referee(f.log), "with no join of axis 1 and no fence between")
 }
 
+// TestReaderAtTheEndOfATrace: what the last launch of a trace reads, the first of the next replay writes.
+func TestReaderAtTheEndOfATrace(t *testing.T) {
+	f := newFake(1, 4)
+	r := start(t, f, nil)
+	s := stream(t, r, "s")
+	x := upload(t, s, 1, 1, 32, 64)
+	require.NoError(t, s.Prewarm(limited(t), "", gatherKey(32)))
+	require.NoError(t, s.BeginTrace(limited(t)))
+	y := mustSubmit(t, s, persistent, x)
+	mustSubmit(t, s, gather, x) // turns the semaphores, and joins
+	mustSubmit(t, s, local, y)
+	tr, err := s.EndTrace(limited(t))
+	require.NoError(t, err)
+	f.mu.Lock()
+	f.manual = true
+	f.mu.Unlock()
+	for range 3 {
+		require.NoError(t, tr.Execute(limited(t)))
+	}
+	settle(t, r)
+	for n := uint64(3); n <= 9; n += 3 {
+		require.Eventually(t, func() bool { return f.count() >= n }, 5*time.Second, time.Millisecond)
+		f.finish(n)
+	}
+	require.NoError(t, tr.Wait(limited(t)))
+	require.NoError(t, referee(f.log))
+}
+
 // TestEvenTraceNeedsNoFence: with two banks in turn replays follow one another as eager launches do.
 func TestEvenTraceNeedsNoFence(t *testing.T) {
 	f := newFake(1, 4)
