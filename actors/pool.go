@@ -106,9 +106,11 @@ func (a *buffersActor) Receive(ctx actor.Context) {
 				out.made = append(out.made, made...)
 				out.leases = append(out.leases, b.lease)
 				continue
-			case b.pin != nil || b.unpin != nil:
-				a.pools.Pin(b.pin)
-				a.pools.Unpin(b.unpin)
+			case b.pin != nil && b.pin.ends:
+				a.pools.Unpin(b.pin.slots)
+				continue
+			case b.pin != nil:
+				a.pools.Pin(b.pin.slots)
 				continue
 			case b.want == nil:
 				a.pools.Return(b.id())

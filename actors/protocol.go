@@ -64,15 +64,20 @@ type rewind struct{}
 // id names the grant of a buffer: no two tasks have one ticket.
 func (l lease) id() pools.Lease { return pools.Lease(l.ticket<<8 | uint64(l.need)) }
 
-// bufferAction is a buffer wanted, one given back (neither want nor release), a pool to be prewarmed, or pools to be released. Actions stand in
+// bufferAction is a buffer wanted, one given back (nothing else), a pool to be prewarmed, pools to be released, or banks to be kept for a trace. Actions stand in
 // ticket order.
 type bufferAction struct {
 	lease
 	want    *axis.BufferNeed
 	prewarm bool
 	release func(messages.BufferKey) bool
-	pin     []int // slots that a trace names from now on
-	unpin   []int // and no longer
+	pin     *pin
+}
+
+// pin: slots that a trace names from now on, or no longer.
+type pin struct {
+	slots []int
+	ends  bool
 }
 
 // takeBuffers: device actor to buffers actor; answered by granted.

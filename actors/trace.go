@@ -438,7 +438,7 @@ func (d *device) endCapture(tr *Trace, err error) error {
 				}
 			})
 		}
-		d.pin(bufferAction{pin: tr.pins})
+		d.pin(tr, false)
 		d.stats.Traces++
 	} else {
 		tr.fail(err)
@@ -452,9 +452,10 @@ func (d *device) endCapture(tr *Trace, err error) error {
 	return err
 }
 
-func (d *device) pin(a bufferAction) {
-	if len(a.pin)+len(a.unpin) > 0 {
-		d.bufs = append(d.bufs, a)
+// pin has the buffers actor keep a trace's banks, or keep them no longer.
+func (d *device) pin(tr *Trace, ends bool) {
+	if len(tr.pins) > 0 {
+		d.bufs = append(d.bufs, bufferAction{pin: &pin{tr.pins, ends}})
 		d.flushBuffers()
 	}
 }
@@ -531,7 +532,7 @@ func (d *device) buryTraces(over uint64) {
 			_ = d.dev.FreeTrace(tr.handle) // a stale handle here is harmless
 			tr.handle = 0
 			d.stats.Traces--
-			d.pin(bufferAction{unpin: tr.pins})
+			d.pin(tr, true)
 			d.letGoMemory(tr)
 		}
 	}
