@@ -104,9 +104,18 @@ func ReadArrays(path string) (Arrays, error) {
 
 // Weights are the parameters of a checkpoint, in one file or several.
 type Weights struct {
-	where string // for errors about a tensor that is nowhere
-	files []*safetensors.File
-	of    map[string]*safetensors.File
+	where  string // for errors about a tensor that is nowhere
+	prefix string // of all names
+	files  []*safetensors.File
+	of     map[string]*safetensors.File
+}
+
+// Sub are the parameters whose names begin with the prefix, by what follows it: those of a part of a model. They share the files, which only
+// the whole closes.
+func (w *Weights) Sub(prefix string) *Weights {
+	sub := *w
+	sub.prefix += prefix
+	return &sub
 }
 
 const (
@@ -191,6 +200,7 @@ func (w *Weights) openIndex(path string) error {
 
 // Check says whether there is a tensor of that name and shape that holds floating-point numbers.
 func (w *Weights) Check(name string, shape ...int) error {
+	name = w.prefix + name
 	f := w.of[name]
 	if f == nil {
 		return messages.Invalid(w.where, "tensor "+name, "missing", "is there, of shape %v", shape)
@@ -209,6 +219,7 @@ func (w *Weights) Check(name string, shape ...int) error {
 // Read reads a tensor in the given dtype, row major and little endian: as it is stored where the dtypes are the same, else by way
 // of float32, which holds each of them.
 func (w *Weights) Read(name string, dtype messages.DType) ([]byte, error) {
+	name = w.prefix + name
 	f := w.of[name]
 	if f == nil {
 		return nil, messages.Invalid(w.where, "tensor "+name, "missing", "is there")
