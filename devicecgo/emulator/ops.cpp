@@ -29,6 +29,7 @@ const OpEntry* find_op(uint32_t op) {
     t[MR_OP_CONVERT] = entry<mr_convert, plan_convert>("convert");
     t[MR_OP_FUSED_DISTRIBUTED_NORM] = entry<mr_fused_distributed_norm, plan_fused_distributed_norm>("fused_distributed_norm");
     t[MR_OP_RING_JOINT_SDPA] = entry<mr_ring_joint_sdpa, plan_ring_joint_sdpa>("ring_joint_sdpa");
+    t[MR_OP_CONV3D] = entry<mr_conv3d, plan_conv3d>("conv3d");
     return t;
   }();
   return op < table.size() && table[op].plan != nullptr ? &table[op] : nullptr;
