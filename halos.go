@@ -20,6 +20,8 @@ type (
 	MatmulStridedReduceScatter = messages.MatmulStridedReduceScatter
 	Conv3D                     = messages.Conv3D
 	NPConv3D                   = messages.NPConv3D
+	GroupNorm                  = messages.GroupNorm
+	GroupNormStats             = messages.GroupNormStats
 	Index                      = messages.Index
 	PaddingMode                = messages.PaddingMode
 	BufferKey                  = messages.BufferKey
@@ -113,6 +115,17 @@ func (s *Stream) Conv3D(ctx context.Context, x, weight, bias, halo *Tensor, op C
 // NPConv3D is the halo exchange and the convolution in one; bias may be nil.
 func (s *Stream) NPConv3D(ctx context.Context, x, weight, bias *Tensor, op NPConv3D) (*Tensor, error) {
 	return s.one(ctx, op, x, weight, bias)
+}
+
+// GroupNorm normalises groups of channels of a row-major [N, .., C] tensor; weight, bias and stats may be nil. With stats, each device's
+// GroupNormStats gathered along dim 0, the norm is over all shards.
+func (s *Stream) GroupNorm(ctx context.Context, x, weight, bias, stats *Tensor, op GroupNorm) (*Tensor, error) {
+	return s.one(ctx, op, x, weight, bias, stats)
+}
+
+// GroupNormStats is each device's part of the statistics of a sharded group norm.
+func (s *Stream) GroupNormStats(ctx context.Context, x *Tensor, op GroupNormStats) (*Tensor, error) {
+	return s.one(ctx, op, x)
 }
 
 // DeviceToHost gathers a tensor along a dim per mesh axis (NoAxis: not along that one) and returns what one device then holds.

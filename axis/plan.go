@@ -192,6 +192,8 @@ func init() {
 		messages.OpMatmulStridedReduceScatter: {slots: join(required("input", "weight"), optional("bias", "residual", "gate")), plan: planMatmulStridedReduceScatter},
 		messages.OpConv3D:                     {slots: join(required("input", "weight"), optional("bias", "halo")), plan: planConv3D},
 		messages.OpNPConv3D:                   {slots: join(required("input", "weight"), optional("bias")), plan: planNPConv3D},
+		messages.OpGroupNorm:                  {slots: join(required("input"), optional("weight", "bias", "stats")), plan: planGroupNorm},
+		messages.OpGroupNormStats:             {slots: required("input"), plan: planGroupNormStats},
 		messages.OpGetSemaphores:              {plan: planGetSemaphores},
 		messages.OpGetBuffers:                 {plan: planGetBuffers},
 	}

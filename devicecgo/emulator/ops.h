@@ -33,6 +33,11 @@ std::unique_ptr<Plan> plan_reshape(Request& r, mr_reshape& op);
 std::unique_ptr<Plan> plan_permute(Request& r, mr_permute& op);
 std::unique_ptr<Plan> plan_convert(Request& r, mr_convert& op);
 std::unique_ptr<Plan> plan_conv3d(Request& r, mr_conv3d& op);
+std::unique_ptr<Plan> plan_group_norm(Request& r, mr_group_norm& op);
+std::unique_ptr<Plan> plan_group_norm_stats(Request& r, mr_group_norm_stats& op);
+std::unique_ptr<Plan> plan_neighbor_pad(Request& r, mr_neighbor_pad& op);
+std::unique_ptr<Plan> plan_neighbor_pad_halo(Request& r, mr_neighbor_pad_halo& op);
+std::unique_ptr<Plan> plan_halo_scatter(Request& r, mr_halo_scatter& op);
 
 // The program that puts host data into a tensor. `staged` is the host's array, or empty where the data is there already.
 std::unique_ptr<Plan> plan_write(const Config& config, const Operand& to, const mr_distribution& distribution, Block staged);
