@@ -42,49 +42,40 @@ func (h *History) follow(c *Canvas, x Value, frames int) Value {
 	return x
 }
 
-// Conv convolves a field and consumes it. h is needed where the kernel looks back in time. With room the answer has room round it for the
-// halo of the convolution that follows, where that needs any.
+// Conv convolves a field and consumes it. h is needed where the kernel looks back in time. With room the answer may have room round it, which
+// the halo of the next convolution fills: between the two there must be nothing but layers of single pixels.
 func (c *Canvas) Conv(x Field, conv Conv, h *History, room bool) Field {
 	if c.err != nil {
 		return Field{}
 	}
-	op := messages.Conv3D{Kernel: conv.Kernel, Padding: [3]int{0, conv.Kernel[1] / 2, conv.Kernel[2] / 2}}
-	spatial := conv.Kernel[1] > 1 || conv.Kernel[2] > 1
+	pad := [3]int{0, conv.Kernel[1] / 2, conv.Kernel[2] / 2}
+	op := messages.Conv3D{Kernel: conv.Kernel, Padding: pad}
 	var halo Value
-	switch {
-	case !spatial || !c.cut():
-	case c.run.Halo == HaloCompact && conv.Kernel[0] == 1:
+	if c.cut() && pad != [3]int{} {
 		x = c.masked(x)
-		halo = c.exchange(x, op.Padding)
-	case c.run.Halo == HaloCompact:
-		x = c.masked(x)
-		x = c.surround(x, op.Padding)
-		op.Padding = c.leave(room, conv.Kernel)
-	default:
-		x = c.masked(x)
-		x.v = c.neighborPad(x, op.Padding)
-		op.Padding = [3]int{}
+		switch {
+		case c.run.Halo != HaloCompact:
+			x.v = c.neighborPad(x, pad)
+			op.Padding, room = [3]int{}, false
+		case conv.Kernel[0] == 1:
+			halo, room = c.exchange(x, pad), false
+		default:
+			x.v = c.surround(x, pad)
+			if !room {
+				op.Padding = [3]int{}
+			} // else the padded picture is padded again, so that the answer is as large
+		}
+	} else {
+		room = false
 	}
 	if conv.Kernel[0] > 1 {
 		x.v = h.follow(c, x.v, conv.Kernel[0]-1)
 	}
 	x.v = c.apply(op, x.v, conv.weight, conv.bias, halo)
-	x.room = 0
-	if spatial && c.cut() {
-		x.room = op.Padding[1]
-		if halo.tensor != nil {
-			x.room = 0
-		}
+	if x.room = 0; room {
+		x.room = pad[1]
 	}
 	return x
-}
-
-// leave is the padding that makes a convolution of a padded picture leave room for the next halo.
-func (c *Canvas) leave(room bool, kernel [3]int) [3]int {
-	if !room {
-		return [3]int{}
-	}
-	return [3]int{0, kernel[1] / 2, kernel[2] / 2}
 }
 
 // pads are both sides' pads, dims and axes of an exchange of a field's rows and columns.
@@ -112,12 +103,11 @@ func (c *Canvas) exchange(x Field, pad [3]int) Value {
 }
 
 // surround is the field with its halo round it: in its room where it has one, else in new memory.
-func (c *Canvas) surround(x Field, pad [3]int) Field {
+func (c *Canvas) surround(x Field, pad [3]int) Value {
 	halo := c.exchange(x, pad)
 	index := func(n int) messages.Index {
 		i, _ := messages.IndexOf(n, n)
 		return i
 	}
-	x.v = c.apply(meshrun.HaloScatter{PadH: index(pad[1]), PadW: index(pad[2]), BorderOnly: x.room > 0}, halo, x.v)
-	return x
+	return c.apply(meshrun.HaloScatter{PadH: index(pad[1]), PadW: index(pad[2]), BorderOnly: x.room > 0}, halo, x.v)
 }

@@ -103,17 +103,24 @@ func (m *KL) Place(p *nn.Placer) nn.Network {
 		}
 		n.ups = append(n.ups, up)
 	}
-	n.normOut = p.GroupNorm("conv_norm_out", in, m.groups, klEpsilon)
+	n.normOut = m.placeNorm(p, "conv_norm_out", in)
 	n.convOut = p.Conv("conv_out", 3, in, 3, 3)
+	return n
+}
+
+// placeNorm places a norm that silu follows.
+func (m *KL) placeNorm(p *nn.Placer, name string, width int) nn.GroupNorm {
+	n := p.GroupNorm(name, width, m.groups, klEpsilon)
+	n.Activation = meshrun.SiLU
 	return n
 }
 
 func (m *KL) placeResidual(p *nn.Placer, name string, out, in int) klResidual {
 	r := klResidual{
 		name:  name,
-		norm1: p.GroupNorm(name+".norm1", in, m.groups, klEpsilon),
+		norm1: m.placeNorm(p, name+".norm1", in),
 		conv1: p.Conv(name+".conv1", out, in, 3, 3),
-		norm2: p.GroupNorm(name+".norm2", out, m.groups, klEpsilon),
+		norm2: m.placeNorm(p, name+".norm2", out),
 		conv2: p.Conv(name+".conv2", out, out, 3, 3),
 	}
 	if in != out {
@@ -163,8 +170,7 @@ func (n *klNetwork) Forward(g *nn.Graph, in checkpoint.Arrays) checkpoint.Array 
 			}
 		}
 		c.Enter("decoder.conv_out")
-		x = c.Activate(c.GroupNorm(x, n.normOut), meshrun.SiLU)
-		return c.Frames(c.Conv(x, n.convOut, nil, false))
+		return c.Frames(c.Conv(c.GroupNorm(x, n.normOut), n.convOut, nil, false))
 	})
 }
 
@@ -178,10 +184,8 @@ type klResidual struct {
 
 func (r *klResidual) forward(c *nn.Canvas, x nn.Field) nn.Field {
 	c.Enter("decoder." + r.name)
-	h := c.Activate(c.GroupNorm(x.Keep(), r.norm1), meshrun.SiLU)
-	h = c.Conv(h, r.conv1, nil, false)
-	h = c.Activate(c.GroupNorm(h, r.norm2), meshrun.SiLU)
-	h = c.Conv(h, r.conv2, nil, false)
+	h := c.Conv(c.GroupNorm(x.Keep(), r.norm1), r.conv1, nil, false)
+	h = c.Conv(c.GroupNorm(h, r.norm2), r.conv2, nil, false)
 	if r.shortcut != nil {
 		x = c.Pointwise(x, *r.shortcut)
 	}

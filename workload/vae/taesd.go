@@ -68,9 +68,11 @@ func (m *TAESD) placeBlock(p *nn.Placer, name string, norm bool) taesdBlock {
 	}
 	if norm {
 		wide := taesdGroups * m.width
+		relu := p.GroupNorm(name+".pool.1", wide, taesdGroups, taesdEpsilon)
+		relu.Activation = meshrun.ReLU
 		b.pool = &taesdPool{
 			in:   p.PointwiseNoBias(name+".pool.0", wide, m.width, 2),
-			norm: p.GroupNorm(name+".pool.1", wide, taesdGroups, taesdEpsilon),
+			norm: relu,
 			out:  p.PointwiseNoBias(name+".pool.3", m.width, wide, 2),
 		}
 	}
@@ -123,14 +125,14 @@ type taesdBlock struct {
 // taesdPool is out(relu(norm(in(x)))), whose norm sees the whole picture.
 type taesdPool struct {
 	in, out nn.Linear
-	norm    nn.GroupNorm
+	norm    nn.GroupNorm // with relu behind it
 }
 
 func (b *taesdBlock) forward(c *nn.Canvas, x nn.Field) nn.Field {
 	c.Enter("layer " + b.name)
 	if b.pool != nil {
 		h := c.GroupNorm(c.Pointwise(x.Keep(), b.pool.in), b.pool.norm)
-		h = c.Pointwise(c.Activate(h, meshrun.ReLU), b.pool.out)
+		h = c.Pointwise(h, b.pool.out)
 		x = c.AddFields(x, h)
 	}
 	h := x.Keep()
