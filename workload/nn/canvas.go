@@ -240,7 +240,7 @@ func (c *Canvas) whole(x Field) Value {
 	v := c.reshape(x.v, n, s.Dim(2), s.Dim(3), ch)
 	for i, f := range []Factor{c.layout.TP, c.layout.SP} {
 		if f.Size > 1 {
-			v = c.apply(messages.AllGather{Dim: 1 + i, MeshAxis: f.Axis, UsePersistentBuffer: true}, v)
+			v = c.apply(messages.AllGather{Dim: 1 + i, MeshAxis: f.Axis}, v)
 		}
 	}
 	if c.layout.padded(x.Extent) {

@@ -34,7 +34,7 @@ func (c *Canvas) GroupNorm(x Field, n GroupNorm) Field {
 		stats = c.apply(messages.GroupNormStats{Groups: n.groups, LogicalH: x.H, AxisH: rows, LogicalW: x.W, AxisW: columns}, frames.Keep())
 		for _, f := range []Factor{c.layout.TP, c.layout.SP} {
 			if f.Size > 1 {
-				stats = c.apply(messages.AllGather{Dim: 0, MeshAxis: f.Axis, UsePersistentBuffer: true}, stats)
+				stats = c.apply(messages.AllGather{Dim: 0, MeshAxis: f.Axis}, stats)
 			}
 		}
 	}

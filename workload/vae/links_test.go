@@ -60,17 +60,25 @@ var traffic = map[string]sent{
 	"taef2-real":   {convs: []exchanged{{1, 32, 1, 1}, {9, 64, 1, 1}, {10, 64, 2, 1}, {10, 64, 4, 1}, {5, 64, 8, 1}}, norms: 3, groups: 4},
 }
 
+// increment is what raising a semaphore over one link takes.
+const increment = 32
+
 // bytes is what crosses the links of a mesh that cuts a latent of so many rows and columns over tp x sp devices.
 func (s sent) bytes(rows, columns, tp, sp, size int) int64 {
 	h, w := (rows+tp-1)/tp, (columns+sp-1)/sp
+	barrier := func(lines, n int) int { return lines * n * (n - 1) * increment } // everybody tells everybody on the line
 	n := 0
 	for _, c := range s.convs {
-		each := c.count * c.channels * c.frames * size
-		n += each * sp * 2 * (tp - 1) * w * c.scale     // a row each way between neighbours
-		n += each * tp * 2 * (sp - 1) * (h*c.scale + 2) // a column each way, with what came from above and below
+		each := c.channels * c.frames * size
+		rows := sp * 2 * (tp - 1) * w * c.scale * each        // a row each way between neighbours
+		columns := tp * 2 * (sp - 1) * (h*c.scale + 2) * each // a column each way, with what came from above and below
+		ready := tp * 2 * (sp - 1) * increment                // neighbours tell each other that they may
+		n += c.count * (rows + columns + barrier(sp, tp) + ready)
 	}
 	// Everybody's slice goes to everybody else on the line; what the second axis gathers is what the first has gathered.
-	gather := func(bytes int) int { return sp*tp*(tp-1)*bytes + tp*sp*(sp-1)*tp*bytes }
+	gather := func(bytes int) int {
+		return sp*tp*(tp-1)*bytes + tp*sp*(sp-1)*tp*bytes + barrier(sp, tp) + barrier(tp, sp)
+	}
 	n += s.norms * gather(3*4*s.groups)
 	n += s.gathers * gather(h*w*s.width*size)
 	return int64(n)

@@ -97,45 +97,45 @@ func borders(got, want checkpoint.Array, tp, sp int) (near, rest float64) {
 	return near, rest
 }
 
-// TestBorders: pixels at the borders of shards are as right as the others.
+// TestBorders: pixels at the borders of shards are as right as the others, or, where the arithmetic's own largest error happens to lie there, as
+// right as the same pixels on one device.
 func TestBorders(t *testing.T) {
 	for name := range cases {
 		t.Run(name, func(t *testing.T) {
 			in, want := read(t, name)
-			for _, p := range []place{on(2, 2, meshrun.TopologyUnset, nn.HaloFull, false), on(2, 4, meshrun.Ring, nn.HaloCompact, false), on(4, 2, meshrun.Linear, nn.HaloFull, false)} {
-				for _, dtype := range []meshrun.DType{meshrun.Float32, meshrun.BFloat16} {
+			for _, dtype := range []meshrun.DType{meshrun.Float32, meshrun.BFloat16} {
+				whole := decode(t, name, one, dtype, in).sample
+				for _, p := range []place{on(2, 2, meshrun.TopologyUnset, nn.HaloFull, false), on(2, 4, meshrun.Ring, nn.HaloCompact, false), on(4, 2, meshrun.Linear, nn.HaloFull, false)} {
 					near, rest := borders(decode(t, name, p, dtype, in).sample, want[sample], p.tp.Size, p.sp.Size)
-					t.Logf("%s %s: %.2e at borders, %.2e elsewhere", p, dtype, near, rest)
-					assert.LessOrEqual(t, near, 1.2*rest, "%s %s", p, dtype)
+					nearOne, restOne := borders(whole, want[sample], p.tp.Size, p.sp.Size)
+					t.Logf("%s %s: %.2e at borders, %.2e elsewhere; on one device %.2e and %.2e", p, dtype, near, rest, nearOne, restOne)
+					assert.LessOrEqual(t, near, 1.2*max(rest, nearOne), "%s %s", p, dtype)
+					if dtype == meshrun.Float32 {
+						assert.LessOrEqual(t, near, 1.2*rest, "%s %s", p, dtype)
+					}
 				}
 			}
 		})
 	}
 }
 
-// TestMissingHalosAreSeen proves that the numbers above can fail: the left and the right half, decoded each for itself, differ from the whole most
-// of all where they meet.
-func TestMissingHalosAreSeen(t *testing.T) {
+// TestSeamsAreSeen proves that the numbers above can fail: two pixels on each side of the border from halves that were decoded each for
+// itself, in a picture that is right elsewhere.
+func TestSeamsAreSeen(t *testing.T) {
 	for _, name := range []string{"vae-wan-8x12", "vae-kl-12x16"} {
 		in, want := read(t, name)
-		halves := make([]checkpoint.Array, 2)
-		for i := range halves {
-			half := columnsOf(in[latent], i*in[latent].Shape[len(in[latent].Shape)-1]/2, (i+1)*in[latent].Shape[len(in[latent].Shape)-1]/2)
-			halves[i] = decode(t, name, one, meshrun.Float32, checkpoint.Arrays{latent: half}).sample
+		seam := checkpoint.Array{Shape: want[sample].Shape, Values: decode(t, name, one, meshrun.Float32, in).sample.Values}
+		columns, w := in[latent].Shape[len(in[latent].Shape)-1], seam.Shape[len(seam.Shape)-1]
+		left := decode(t, name, one, meshrun.Float32, checkpoint.Arrays{latent: columnsOf(in[latent], 0, columns/2)}).sample
+		right := decode(t, name, one, meshrun.Float32, checkpoint.Arrays{latent: columnsOf(in[latent], columns/2, columns)}).sample
+		for row := range len(seam.Values) / w {
+			at := row*w + w/2
+			copy(seam.Values[at-2:at], left.Values[(row+1)*w/2-2:])
+			copy(seam.Values[at:at+2], right.Values[row*w/2:])
 		}
-		glued := checkpoint.Array{Shape: want[sample].Shape}
-		w := halves[0].Shape[len(halves[0].Shape)-1]
-		for row := range len(halves[0].Values) / w {
-			for _, half := range halves {
-				glued.Values = append(glued.Values, half.Values[row*w:][:w]...)
-			}
-		}
-		near, rest := borders(glued, want[sample], 1, 2)
+		near, rest := borders(seam, want[sample], 1, 2)
 		t.Logf("%s: %.2e at the border, %.2e elsewhere", name, near, rest)
 		assert.Greater(t, near, 1.2*rest)
-		_, maxError := compare(t, glued.Values, want[sample].Values)
-		_, most := tolerance(name, meshrun.BFloat16)
-		assert.Greater(t, maxError, most)
 	}
 }
 
