@@ -59,12 +59,13 @@ func decoderTolerance(t meshrun.DType) Tolerance {
 	return Tolerance{PCC: 0.9995, MaxError: 0.25}
 }
 
-// pipelineTolerance is what a right pipeline keeps: errors of each step feed the next.
+// pipelineTolerance is what a right pipeline keeps. Errors of each step feed the next, and the decoder makes them larger: in bfloat16 the
+// latents of four steps reach 0.99994 and 5 %, the frames 0.9998 and 16 %.
 func pipelineTolerance(t meshrun.DType) Tolerance {
 	if t == meshrun.Float32 {
-		return Tolerance{PCC: 0.9999, MaxError: 1e-2}
+		return Tolerance{PCC: 0.9999, MaxError: 1e-3}
 	}
-	return Tolerance{PCC: 0.99, MaxError: 1}
+	return Tolerance{PCC: 0.9995, MaxError: 0.3}
 }
 
 // loadModel reads the model that a config.json describes.

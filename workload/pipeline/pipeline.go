@@ -56,10 +56,10 @@ var (
 func LoadWan(c *checkpoint.Config) (nn.Model, error) {
 	m := &Wan{steps: defaultSteps, guidance: float32(c.Float("guidance_scale", defaultGuidance))}
 	parts := map[string]*checkpoint.Config{}
-	for part, class := range map[string]string{transformerPart: wan.ClassName, vaePart: vae.WanClass, schedulerPart: schedulerClass} {
-		sub := c.Sub(part)
-		sub.Is("_class_name", class)
-		parts[part] = sub
+	for _, part := range []struct{ name, class string }{{transformerPart, wan.ClassName}, {vaePart, vae.WanClass}, {schedulerPart, schedulerClass}} {
+		sub := c.Sub(part.name)
+		sub.Is("_class_name", part.class)
+		parts[part.name] = sub
 	}
 	if err := c.Err(); err != nil {
 		return nil, err
@@ -83,12 +83,10 @@ func LoadWan(c *checkpoint.Config) (nn.Model, error) {
 	if m.vae.Mean == nil || m.vae.Deviation == nil {
 		parts[vaePart].Fail("latents_mean", "is given, and latents_std: what the transformer makes is denormalised by them")
 	}
-	for _, part := range parts {
-		if err := part.Err(); err != nil {
-			return nil, err
-		}
+	if err := parts[transformerPart].Err(); err != nil {
+		return nil, err
 	}
-	return m, nil
+	return m, parts[vaePart].Err()
 }
 
 // Inputs names the arguments.
