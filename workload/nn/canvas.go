@@ -225,8 +225,11 @@ func (c *Canvas) Attention(x Field, q, k, v Linear) Field {
 	s := x.v.tensor.Shape()
 	n, h, w := s.Dim(1), s.Dim(2), s.Dim(3)
 	query := q.Forward(c.Graph, x.v.Keep())
-	width := query.tensor.Shape().Dim(4)
 	whole := c.whole(x)
+	if c.err != nil {
+		return Field{}
+	}
+	width := query.tensor.Shape().Dim(4)
 	key, value := k.Forward(c.Graph, whole.Keep()), v.Forward(c.Graph, whole)
 	out := c.CrossAttention(c.reshape(query, n, 1, h*w, width), key, value, 0)
 	x.v = c.reshape(out, 1, n, h, w, width)

@@ -52,7 +52,9 @@ func (c *Canvas) Conv(x Field, conv Conv, h *History, room bool) Field {
 	op := messages.Conv3D{Kernel: conv.Kernel, Padding: pad}
 	var halo Value
 	if c.cut() && pad != [3]int{} {
-		x = c.masked(x)
+		if x = c.masked(x); c.err != nil {
+			return Field{}
+		}
 		switch {
 		case c.run.Halo != HaloCompact:
 			x.v = c.neighborPad(x, pad)
