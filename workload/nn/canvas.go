@@ -154,6 +154,12 @@ func (c *Canvas) AddFields(x, y Field) Field {
 	return x
 }
 
+// Cast changes the dtype.
+func (c *Canvas) Cast(x Field, t meshrun.DType) Field {
+	x.v = c.Typecast(x.v, t)
+	return x
+}
+
 // Activate applies a function to each element.
 func (c *Canvas) Activate(x Field, fn meshrun.ActivationKind) Field {
 	x.v = c.Activation(x.v, fn)
