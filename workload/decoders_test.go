@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/messages"
+	"github.com/meshrun/meshrun/workload/checkpoint"
 	"github.com/meshrun/meshrun/workload/nn"
 )
 
@@ -165,4 +167,42 @@ func TestFramesOfOthers(t *testing.T) {
 	c.Halo = "none"
 	_, err = Run(context.Background(), c, nil)
 	require.ErrorContains(t, err, `halo "none": is full or compact`)
+}
+
+// TestPipelineOfFolders: each part in a folder of its own, as diffusers has it.
+func TestPipelineOfFolders(t *testing.T) {
+	from, dir := stored("pipeline-wan-4step"), t.TempDir()
+	text, err := os.ReadFile(filepath.Join(from, "config.json"))
+	require.NoError(t, err)
+	var parts map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(text, &parts))
+	weights, err := checkpoint.ReadArrays(filepath.Join(from, "weights.safetensors"))
+	require.NoError(t, err)
+	for part, config := range map[string]string{"transformer": "config.json", "vae": "config.json", "scheduler": "scheduler_config.json"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, part), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, part, config), parts[part], 0o644))
+		own := checkpoint.Arrays{}
+		for name, a := range weights {
+			if rest, ok := strings.CutPrefix(name, part+"."); ok {
+				own[rest] = a
+			}
+		}
+		if len(own) > 0 {
+			writeArrays(t, filepath.Join(dir, part, "diffusion_pytorch_model.safetensors"), own)
+		}
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model_index.json"), []byte(`{"_class_name":"WanPipeline"}`), 0o644))
+	for _, file := range []string{"inputs.safetensors", "outputs.safetensors"} {
+		require.NoError(t, os.Symlink(filepath.Join(must(filepath.Abs(from)), file), filepath.Join(dir, file)))
+	}
+	c := picture("", 1)
+	c.Model = dir
+	assert.Equal(t, run(t, picture("pipeline-wan-4step", 1)).Streams[0].Output, run(t, c).Streams[0].Output)
+}
+
+func must(path string, err error) string {
+	if err != nil {
+		panic(err)
+	}
+	return path
 }

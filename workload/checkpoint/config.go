@@ -15,6 +15,7 @@ import (
 type Config struct {
 	path   string
 	values map[string]json.RawMessage
+	parts  map[string]*Config // of a pipeline, where each has a file of its own
 	err    error
 }
 
@@ -163,9 +164,13 @@ func (c *Config) Strings(key string, def []string) []string {
 
 // Sub is the configuration under a key: of a part of a model. Its errors name the key; the caller asks for them.
 func (c *Config) Sub(key string) *Config {
+	if part, ok := c.parts[key]; ok {
+		return part
+	}
 	sub := &Config{path: c.path + " " + key}
-	if c.isNull(key) || !c.get(key, &sub.values, "is an object") {
-		c.Fail(key, "is an object: the configuration of the %s", key)
+	rule := "is an object: the configuration of the " + key
+	if c.isNull(key) || !c.get(key, &sub.values, rule) {
+		c.Fail(key, "%s", rule)
 	}
 	return sub
 }
