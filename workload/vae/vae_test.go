@@ -164,6 +164,7 @@ func joined(taps []checkpoint.Array) []float32 {
 	return out
 }
 
+// TestGolden compares with what the classes themselves gave; pixels at the borders of shards must be as right as the others.
 func TestGolden(t *testing.T) {
 	for name := range cases {
 		in, want := read(t, name)
@@ -183,6 +184,9 @@ func TestGolden(t *testing.T) {
 						assert.GreaterOrEqual(t, pcc, leastPCC, part)
 						assert.LessOrEqual(t, maxError, most, part)
 					}
+					near, rest := borders(a.sample, want[sample], p.tp.Size, p.sp.Size)
+					t.Logf("%.2e at borders, %.2e elsewhere", near, rest)
+					assert.LessOrEqual(t, near, 1.2*rest)
 				})
 			}
 		}
