@@ -53,6 +53,18 @@ func TestDecodersInStreams(t *testing.T) {
 	}
 }
 
+// TestUnevenDecodersInStreams: on a mesh that divides neither rows nor columns.
+func TestUnevenDecodersInStreams(t *testing.T) {
+	for i, name := range []string{"vae-wan-8x12", "vae-kl-12x16", "pipeline-wan-4step"} {
+		c := Config{Model: stored(name), Mesh: meshrun.MeshShape{Rows: 5, Cols: 3}, TP: Factor{Size: 3, Axis: 1}, SP: Factor{Size: 5}, Streams: 3}
+		if name == "pipeline-wan-4step" { // its transformer has heads for four
+			c.Mesh, c.TP, c.SP = meshrun.MeshShape{Rows: 5, Cols: 2}, Factor{Size: 2, Axis: 1}, Factor{Size: 5}
+		}
+		c.Halo = []nn.Halo{nn.HaloFull, nn.HaloCompact}[i%2]
+		assert.True(t, run(t, c).OK, name)
+	}
+}
+
 // TestPipelineInStreams: every request comes to the frames that it comes to alone.
 func TestPipelineInStreams(t *testing.T) {
 	c := picture("pipeline-wan-4step", 2)

@@ -60,13 +60,6 @@ func (c *Canvas) Close() {
 	}
 }
 
-// ReleaseFields gives fields back that no layer consumes.
-func (c *Canvas) ReleaseFields(fields ...Field) {
-	for _, f := range fields {
-		c.Release(f.v)
-	}
-}
-
 // cut says whether pictures are cut at all.
 func (c *Canvas) cut() bool { return c.layout.Mesh.Devices() > 1 }
 
