@@ -218,7 +218,7 @@ func TestHalos(t *testing.T) {
 				}
 				return list([]int{p.left[i], p.right[i]})
 			}
-			text := fmt.Sprintf(`{"mesh":%s,"tensors":{"x":%s},"calls":[{"op":"neighbor_pad_halo_only","in":"x",%s,"out":"halo"},
+			text := fmt.Sprintf(`{"mesh":%s,"policy":"hold","tensors":{"x":%s},"calls":[{"op":"neighbor_pad_halo_only","in":"x",%s,"out":"halo"},
 				{"op":"halo_scatter","in":["halo","x"],"np_padding_h":%s,"np_padding_w":%s,"out":"scattered"},
 				{"op":"neighbor_pad_halo_scatter","in":"x",%s,"out":"in_one"}`, list(tt.mesh[:]), p.laid(whole, 6), p.args(), both(0), both(1), p.args())
 			symmetric := true
@@ -270,9 +270,8 @@ func TestBroughtSemaphores(t *testing.T) {
 		l := ok(t, fmt.Sprintf(`{"mesh":[2,2],"policy":%q,"calls":[{"op":"get_np_ping_pong_semaphore","mesh_axis":0,"out":"h"},{"op":"get_np_ping_pong_semaphore","mesh_axis":1,"out":"w"},
 			{"op":"neighbor_pad","shape":[1,1,4,4,2],"layout":"row_major","dims":[2,3],"axes":[0,1],"pad_left":[1,1],"pad_right":[1,1],"neighbor_sems":["h","w"]},
 			{"op":"neighbor_pad_halo_only","shape":[1,1,4,4,2],"layout":"row_major","dims":[2,3],"axes":[0,1],"pad_left":[1,1],"pad_right":[1,1],"neighbor_sems":["h","w"]},
-			{"op":"neighbor_pad","shape":[1,1,4,4,2],"layout":"row_major","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1]},
-			{"op":"release","tensors":["h","w"]},{"op":"neighbor_pad","shape":[1,1,4,4,2],"layout":"row_major","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1]},
-			{"op":"neighbor_pad","shape":[1,1,4,4,2],"layout":"row_major","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1]}]}`, policy))
+			{"op":"neighbor_pad","shape":[1,1,4,4,2],"layout":"row_major","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1]},{"op":"neighbor_pad","shape":[1,1,4,4,2],"layout":"row_major","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1]},
+			{"op":"release","tensors":["h","w"]},{"op":"neighbor_pad","shape":[1,1,4,4,2],"layout":"row_major","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1]}]}`, policy))
 		var drawn []any
 		for _, e := range effectsOf(l, "neighbor_pad") {
 			drawn = append(drawn, e["semaphores"].([]any)[0])

@@ -357,7 +357,7 @@ func TestFieldA24ManyShapesMakeNoSemaphores(t *testing.T) {
 	require.Len(t, effectsOf(l, "free"), 4)
 	require.Equal(t, 2.0, runtime(l)["buffers"], "made anew")
 
-	// What does not fit says who has the memory.
+	// What does not fit says what it is and what there is.
 	p := execute(`{"mesh":[1,4],"limits":{"dram_bytes":600000},"tensors":{"x":{"shape":[1,1,32,64]}},"streams":[{"calls":[
 		{"op":"all_gather_persistent_buffer","in":"x","dim":3,"mesh_axis":1,"out":"a"},
 		{"op":"all_gather_persistent_buffer","shape":[1,8,32,64],"dim":3,"mesh_axis":1,"out":"b"},

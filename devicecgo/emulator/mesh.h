@@ -62,11 +62,11 @@ class Mesh {
   const SemaphoreRef& semaphore(mr_handle h, const char* what) { return semaphores_.get(h, what); }
   std::shared_ptr<Storage> allocate(const Spec& spec, const char* what, bool zeroed);  // reserved in the accounts
   void release(const Storage& storage) { memory_.release(storage.room); }  // reserved, and no handle's yet
-  // Memory of the programs' own on every device, the same for all launches. It lies below what tensors in L1 get and is not counted.
-  const std::shared_ptr<Storage>& static_area(uint64_t bytes);
   mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
   void check_room(const Spec& spec, const char* what) const { memory_.check(spec, what); }  // that so much is free now
   void pass_through(const std::vector<Spec>& specs, const char* what);                       // takes so much and gives it back
+  // Memory of the programs' own on every device, the same for all launches. It lies below what tensors in L1 get and is not counted.
+  const std::shared_ptr<Storage>& static_area(uint64_t bytes);
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
@@ -75,10 +75,10 @@ class Mesh {
   Config config_;
   DeviceMemory memory_;
   std::unique_ptr<Engine> engine_;
-  std::shared_ptr<Storage> static_area_;
   HandleTable<Tensor> tensors_;
   HandleTable<SemaphoreRef> semaphores_;
   HandleTable<std::shared_ptr<HostEvent>> events_;
+  std::shared_ptr<Storage> static_area_;
   bool lost_ = false;
   std::string lost_text_;
 };

@@ -33,6 +33,7 @@ std::unique_ptr<Plan> plan_reshape(Request& r, mr_reshape& op);
 std::unique_ptr<Plan> plan_permute(Request& r, mr_permute& op);
 std::unique_ptr<Plan> plan_convert(Request& r, mr_convert& op);
 std::unique_ptr<Plan> plan_conv3d(Request& r, mr_conv3d& op);
+std::unique_ptr<Plan> plan_np_conv3d(Request& r, mr_np_conv3d& op);
 std::unique_ptr<Plan> plan_group_norm(Request& r, mr_group_norm& op);
 std::unique_ptr<Plan> plan_group_norm_stats(Request& r, mr_group_norm_stats& op);
 std::unique_ptr<Plan> plan_neighbor_pad(Request& r, mr_neighbor_pad& op);
