@@ -33,6 +33,8 @@ type Config struct {
 	Steps    int    // 0: the model's default
 	Queues   int
 	Seed     uint64
+	Halo     nn.Halo    // of decoders: nn.HaloFull, the default, or nn.HaloCompact
+	Frames   string     // folder for the pictures of every stream; "": none are written
 	Verify   *Tolerance // nil: by model and dtype
 }
 
@@ -64,7 +66,8 @@ type StreamResult struct {
 	Error      string        `json:"error,omitempty"`
 
 	Err    error     `json:"-"`
-	Output []float32 `json:"-"` // the model's sample
+	Output []float32 `json:"-"` // the model's answer
+	shape  []int     // of Output
 }
 
 // Result is what became of a run.
@@ -76,4 +79,7 @@ type Result struct {
 	Hazards []any          `json:"hazards"`
 	Hang    any            `json:"hang,omitempty"`
 	Stats   any            `json:"stats"`
+	// LinkBytes is what has crossed links, of all streams; Forwards is how many forward passes that was.
+	LinkBytes int64 `json:"link_bytes"`
+	Forwards  int   `json:"forwards"`
 }

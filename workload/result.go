@@ -60,6 +60,13 @@ func (r *Result) take(ctx context.Context, mesh *meshrun.Mesh) error {
 	r.Hazards, r.Hang = append(r.Hazards, report.Hazards...), report.Hang
 	if len(report.Stats) > 0 {
 		stats["mesh"] = report.Stats
+		var counts struct {
+			Bytes int64 `json:"bytes_over_links"`
+		}
+		if err := json.Unmarshal(report.Stats, &counts); err != nil {
+			return fmt.Errorf("%w: the mesh's counts: %w", messages.ErrInternal, err)
+		}
+		r.LinkBytes = counts.Bytes
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/messages"
 	"github.com/meshrun/meshrun/workload"
+	"github.com/meshrun/meshrun/workload/nn"
 )
 
 // Key is one setting of a run. In a file it is a key, on the command line a flag of the same name.
@@ -42,6 +43,8 @@ var Keys = []Key{
 	{"steps", "N", "denoising steps, or repeated forwards (default: the model's)", count(1, math.MaxInt32, func(c *workload.Config) *int { return &c.Steps })},
 	{"queues", "N", "command queues (default 1)", setQueues},
 	{"seed", "N", "of the noise and the emulation (default 0)", setSeed},
+	{"halo", "H", "full or compact: how convolutions get their neighbours' pixels (default full)", setHalo},
+	{"frames", "DIR", "folder for the pictures of decoders and pipelines, as PNG and GIF", setFrames},
 	{"verify", "pcc=P,max_error=E", "smallest correlation and largest error, in standard deviations (default: by model and dtype)", nil},
 }
 
@@ -70,9 +73,29 @@ func setModel(c *workload.Config, s Setting) error {
 	if s.Text == "" {
 		return wrong(s, "names a folder")
 	}
-	c.Model = s.Text
-	if s.Dir != "" && !filepath.IsAbs(c.Model) {
-		c.Model = filepath.Join(s.Dir, c.Model)
+	c.Model = relative(s)
+	return nil
+}
+
+func setFrames(c *workload.Config, s Setting) error {
+	if s.Text == "" {
+		return wrong(s, "names a folder")
+	}
+	c.Frames = relative(s)
+	return nil
+}
+
+// relative is the path of a setting: those in a file are relative to the file.
+func relative(s Setting) string {
+	if s.Dir != "" && !filepath.IsAbs(s.Text) {
+		return filepath.Join(s.Dir, s.Text)
+	}
+	return s.Text
+}
+
+func setHalo(c *workload.Config, s Setting) error {
+	if c.Halo = nn.Halo(s.Text); c.Halo != nn.HaloFull && c.Halo != nn.HaloCompact {
+		return wrong(s, "is full or compact")
 	}
 	return nil
 }
