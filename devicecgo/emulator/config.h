@@ -19,6 +19,7 @@ struct Machine {
   bool exclusive_cores = false;
   uint64_t dram_bytes = 0;
   uint64_t l1_bytes = 0;
+  uint32_t packet_bytes = 0;
 
   uint32_t devices() const { return rows * cols; }
   uint32_t axis_length(uint32_t axis) const { return axis == 0 ? rows : cols; }
@@ -35,7 +36,9 @@ struct Config {
   uint64_t seed = 1;
   uint64_t skew_ns = 0;
   uint32_t threads = 2;
-  uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's
+  uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the machine's
+
+  uint64_t packet_bytes() const { return chunk_bytes != 0 ? chunk_bytes : machine.packet_bytes; }
 };
 
 // Throws MR_INVALID_ARGUMENT, naming the key and the value.

@@ -28,7 +28,7 @@ type Setting struct {
 
 // Keys are all settings of a run, in the order of the help.
 var Keys = []Key{
-	{"model", "DIR", "folder of the model: config.json, weights, inputs, outputs", setModel},
+	{"model", "DIR", "folder of the model: config.json, weights, inputs, outputs; or a name of the catalogue", setModel},
 	{"mesh", "RxC", "rows and columns of the mesh (default 1x1)", setMesh},
 	{"preset", "NAME", "a named machine instead of a mesh; `meshrun info` lists them", setPreset},
 	{"tp", "N@AXIS", "tensor parallel degree and axis (default: the whole of axis 1)", factor(func(c *workload.Config) *workload.Factor { return &c.TP })},
@@ -71,7 +71,7 @@ func setModel(c *workload.Config, s Setting) error {
 		return wrong(s, "names a folder")
 	}
 	c.Model = s.Text
-	if s.Dir != "" && !filepath.IsAbs(c.Model) {
+	if s.Dir != "" && !filepath.IsAbs(c.Model) && !workload.InCatalogue(s.Text) {
 		c.Model = filepath.Join(s.Dir, c.Model)
 	}
 	return nil
