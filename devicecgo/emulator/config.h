@@ -28,6 +28,8 @@ struct Machine {
 };
 
 struct Config {
+  uint64_t packet_bytes() const { return chunk_bytes != 0 ? chunk_bytes : machine.packet_bytes; }
+
   Machine machine;
   uint32_t queues = 1;
   bool timing = false;    // mode=timing: no data
@@ -36,9 +38,7 @@ struct Config {
   uint64_t seed = 1;
   uint64_t skew_ns = 0;
   uint32_t threads = 2;
-  uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the machine's
-
-  uint64_t packet_bytes() const { return chunk_bytes != 0 ? chunk_bytes : machine.packet_bytes; }
+  uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's
 };
 
 // Throws MR_INVALID_ARGUMENT, naming the key and the value.

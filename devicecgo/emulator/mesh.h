@@ -61,7 +61,7 @@ class Mesh {
   Tensor& tensor(mr_handle h, const char* what) { return tensors_.get(h, what); }
   const SemaphoreRef& semaphore(mr_handle h, const char* what) { return semaphores_.get(h, what); }
   std::shared_ptr<Storage> allocate(const Spec& spec, const char* what, bool zeroed);  // reserved in the accounts
-  void release(const Spec& spec) { memory_.release(spec); }
+  void release(const Storage& storage) { memory_.release(storage.room); }  // reserved, and no handle's yet
   mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
   void check_room(const Spec& spec, const char* what) const { memory_.check(spec, what); }  // that so much is free now
   void pass_through(const std::vector<Spec>& specs, const char* what);                       // takes so much and gives it back

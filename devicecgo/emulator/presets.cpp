@@ -84,6 +84,7 @@ constexpr Entry kWork[] = {
     {"strided_all_gather_minimal_matmul", kMatmul},
     {"matmul_strided_reduce_scatter", kMatmul},
     {"conv3d", kMatmul},
+    {"np_conv3d", kMatmul},
     {"sdpa", kAttention},
     {"ring_joint_sdpa", kAttention},
     {"exp_ring_joint_sdpa", kAttention},

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "arena.h"
+
 namespace meshrun::emu {
 
 class Context;
@@ -63,6 +65,7 @@ class Semaphore {
   }
 
   std::string name;  // for reports; under the monitor's lock
+  Room room;         // the host's
 
  private:
   uint32_t devices_;
