@@ -34,7 +34,27 @@ func TestCatalogue(t *testing.T) {
 	const forwards, blocks = 2 * 2 * 2, 2
 	assert.Equal(t, forwards*blocks, launches["ring_joint_sdpa"])
 	assert.Equal(t, forwards*blocks, launches["sdpa"])
-	assert.IsDecreasing(t, milliseconds(r.Times))
+	assert.IsNonIncreasing(t, milliseconds(r.Times))
+}
+
+// TestTimingCostsLaunches: twice the blocks are twice the events, and a bigger mesh takes no more of them for a launch on a device.
+func TestTimingCostsLaunches(t *testing.T) {
+	whole := catalogue["wan2.2-14b-720p"]
+	defer func() { catalogue["wan2.2-14b-720p"] = whole }()
+	cost := func(blocks int, preset string, tp, sp Factor) float64 {
+		catalogue["wan2.2-14b-720p"] = entry{config: shortened(whole.config, blocks), inputs: whole.inputs, forwards: 1}
+		c := galaxy("wan2.2-14b-720p")
+		c.Preset, c.TP, c.SP = preset, tp, sp
+		r, err := Run(t.Context(), c, nil)
+		require.NoError(t, err)
+		return float64(eventsOf(t, r)) / float64(launchesOf(r)*tp.Size*sp.Size)
+	}
+	few := cost(2, "bh-galaxy-4x8", Factor{Size: 4, Axis: 0}, Factor{Size: 8, Axis: 1})
+	many := cost(8, "bh-galaxy-4x8", Factor{Size: 4, Axis: 0}, Factor{Size: 8, Axis: 1})
+	wide := cost(2, "bh-quad-galaxy-4x32", Factor{Size: 4, Axis: 0}, Factor{Size: 32, Axis: 1})
+	t.Logf("events a launch and device: %.1f with 2 blocks, %.1f with 8, %.1f on 128 devices", few, many, wide)
+	assert.InEpsilon(t, few, many, 0.15)
+	assert.InEpsilon(t, few, wide, 0.5) // ring attention's slices make 31 hops instead of 7
 }
 
 func milliseconds(times []OperationTime) []float64 {
