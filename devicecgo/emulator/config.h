@@ -27,6 +27,14 @@ struct Machine {
   bool ring(uint32_t axis) const { return wrap[axis] && axis_length(axis) > 2; }
 };
 
+// Rules switched off (config break=NAME, any number of times), to prove that they matter.
+struct Breaks {
+  bool no_start_barrier = false;  // barriers return at once
+  bool no_handshake = false;      // nobody waits for a neighbour to enter a halo exchange
+  bool no_region_wait = false;    // a convolution does not wait for the regions of its halo
+  bool ring_halo = false;         // halos go round where the axis has a wrap link
+};
+
 struct Config {
   uint64_t packet_bytes() const { return chunk_bytes != 0 ? chunk_bytes : machine.packet_bytes; }
 
@@ -38,6 +46,7 @@ struct Config {
   uint64_t seed = 1;
   uint64_t skew_ns = 0;
   uint32_t threads = 2;
+  Breaks breaks;
   uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's
 };
 

@@ -4,12 +4,15 @@
 
 #include "errors.h"
 #include "json.h"
+#include "kernel_bfloat8.h"
 #include "ops.h"
 
 namespace meshrun::emu {
 namespace {
 
 constexpr int kPoison = 0xff;  // NaN in every float format: what nobody wrote shows
+
+constexpr uint64_t kStaticArea = 64 << 10;  // bytes at first; larger launches get a new one
 
 unsigned long long wide(uint64_t n) { return n; }
 
@@ -75,6 +78,14 @@ std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool
   return storage;
 }
 
+const std::shared_ptr<Storage>& Mesh::static_area(uint64_t bytes) {
+  if (!static_area_ || static_area_->bytes() < bytes) {
+    static_area_ = std::make_shared<Storage>(config_.timing ? nullptr : &engine_->pool(), config_.machine.devices(), std::max(kStaticArea, 2 * bytes));
+    static_area_->fill(kPoison);
+  }
+  return static_area_;
+}
+
 void Mesh::pass_through(const std::vector<Spec>& specs, const char* what) {
   std::vector<Room> rooms;
   const auto give_back = [&] {
@@ -113,6 +124,8 @@ mr_handle Mesh::tensor_view(mr_handle handle, uint32_t rank, const uint32_t* dim
   if (elements == 0 || elements > t.spec.shape.elements())
     throw error(MR_INVALID_ARGUMENT, "tensor_view: dims are %s: must have at least one element and at most as many as %s", text(spec.shape).c_str(),
                 text(t.spec.shape).c_str());
+  if (spec.dtype == DType::bfloat8_b && spec.shape.back(0) != t.spec.shape.back(0) && (spec.shape.back(0) | t.spec.shape.back(0)) % kBlockValues != 0)
+    throw error(MR_INVALID_ARGUMENT, "tensor_view: dims are %s: rows of %s hold other blocks of bfloat8_b", text(spec.shape).c_str(), text(t.spec.shape).c_str());
   return add_tensor(t.storage, spec);
 }
 

@@ -65,6 +65,8 @@ class Mesh {
   mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
   void check_room(const Spec& spec, const char* what) const { memory_.check(spec, what); }  // that so much is free now
   void pass_through(const std::vector<Spec>& specs, const char* what);                       // takes so much and gives it back
+  // Memory of the programs' own on every device, the same for all launches. It lies below what tensors in L1 get and is not counted.
+  const std::shared_ptr<Storage>& static_area(uint64_t bytes);
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
@@ -76,6 +78,7 @@ class Mesh {
   HandleTable<Tensor> tensors_;
   HandleTable<SemaphoreRef> semaphores_;
   HandleTable<std::shared_ptr<HostEvent>> events_;
+  std::shared_ptr<Storage> static_area_;
   bool lost_ = false;
   std::string lost_text_;
 };
