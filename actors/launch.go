@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -299,12 +300,29 @@ func (d *device) askWhatIsIdle(err error, then func(error)) bool {
 	d.idle = func(idle []pools.Idle) {
 		told := &messages.OutOfMemoryError{Err: err}
 		for _, p := range idle {
-			told.Releasable = append(told.Releasable, messages.Releasable{Pool: p.Key.String(), Bytes: p.Bytes})
+			if bytes := d.made(p.Slots); bytes > 0 {
+				told.Releasable = append(told.Releasable, messages.Releasable{Pool: p.Key.String(), Bytes: bytes})
+			}
 		}
+		slices.SortStableFunc(told.Releasable, func(a, b messages.Releasable) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		then(told)
 	}
 	d.send(buffers.pid, whatIsIdle{})
 	return true
+}
+
+// made is how many bytes the buffers in these slots have on every device, as far as they have been made.
+func (d *device) made(slots []int) (bytes int64) {
+	for _, slot := range slots {
+		b := d.banks[d.buffersPool()][slot]
+		if b == nil || b.unmade != nil {
+			continue
+		}
+		for i := range b.buffers {
+			bytes += b.buffers[i].spec.DeviceBytes()
+		}
+	}
+	return bytes
 }
 
 func (d *device) tellIdle(idle []pools.Idle) {
