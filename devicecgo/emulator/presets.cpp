@@ -15,8 +15,8 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr Chip kWormhole{
     .arch = "wormhole_b0",
     .link_rate = 12.5,          // [M] nominal fabric, 12.5 GB/s per link and direction
-    .packet_ns = 224,           // [C] of three ring gathers over 4 links with packets of 4 KiB [M]: 58 % of nominal
-    .increment_ns = 210,        // [A] Blackhole's
+    .packet_ns = 226,           // [C] of three ring gathers over 4 links with packets of 4 KiB [M]: 58 % of nominal
+    .increment_ns = 90,         // [A] Blackhole's
     .link_latency_ns = 800,     // [A]
     .connect_ns = 24'000,       // [A] Blackhole's; the three gathers alone would give 18 us
     .packet_bytes = 4096,       // [M]
@@ -33,8 +33,8 @@ constexpr Chip kWormhole{
 constexpr Chip kBlackhole{
     .arch = "blackhole",
     .link_rate = 25,             // [M] nominal fabric, 25 GB/s per link and direction
-    .packet_ns = 20,             // [C] of the gathers and scatters of [L] and the ring gathers of [M]: 4 and 8 KiB packets alike
-    .increment_ns = 210,         // [C] ring gathers with an increment every 8, 16 and 32 packets differ by 44 and 22 us [M]
+    .packet_ns = 22,             // [C] of the gathers and scatters of [L] and the ring gathers of [M]: 4 and 8 KiB packets alike
+    .increment_ns = 90,          // [C] between what ring gathers with one every 16 and 32 packets say [M] and what scatters of [L] leave room for
     .link_latency_ns = 800,      // [A]
     .connect_ns = 24'000,        // [C] what is left of the gathers and scatters of [L], of 7 to 34 MB over a line's busiest link pair
     .packet_bytes = 8192,        // [M]

@@ -21,7 +21,7 @@ double gather_ns(const std::string& config, uint32_t n, bool ring, uint32_t rows
   return static_cast<double>(p.end_ns - p.start_ns);
 }
 
-constexpr double kRate = 25, kPacket = 20, kIncrement = 210, kConnect = 24'000;  // Blackhole
+constexpr double kRate = 25, kPacket = 22, kIncrement = 90, kConnect = 24'000;  // Blackhole
 
 double link_ns(double bytes, double packet, double packets_per_increment) {
   return bytes / kRate + bytes / packet * kPacket + bytes / packet / packets_per_increment * kIncrement;
