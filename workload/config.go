@@ -20,7 +20,7 @@ type Tolerance struct {
 
 // Config is one run: the keys of a run file (docs/run.md), resolved.
 type Config struct {
-	Model    string // folder of a checkpoint
+	Model    string // folder of a checkpoint, or a name of the Catalogue
 	Mesh     meshrun.MeshShape
 	Preset   string // instead of Mesh
 	TP, SP   Factor
@@ -70,6 +70,13 @@ type StreamResult struct {
 	shape  []int     // of Output
 }
 
+// OperationTime is what all launches of one operation took.
+type OperationTime struct {
+	Name      string  `json:"name"`
+	Launches  int     `json:"launches"`
+	VirtualMS float64 `json:"virtual_ms"` // from the first device's start to the last device's end, summed
+}
+
 // Result is what became of a run.
 type Result struct {
 	OK      bool           `json:"ok"`
@@ -82,4 +89,6 @@ type Result struct {
 	// LinkBytes is what has crossed links, of all streams; Forwards is how many forward passes that was.
 	LinkBytes int64 `json:"link_bytes"`
 	Forwards  int   `json:"forwards"`
+
+	Times []OperationTime `json:"times,omitempty"` // by operation, the longest first
 }

@@ -39,12 +39,14 @@ func newJob(c Config, report func(Progress)) (*job, error) {
 		return nil, err
 	}
 	j := &job{cfg: c, progress: serial(report), layout: layout}
-	if j.checkpoint, err = checkpoint.Open(c.Model); err != nil {
+	var forwards int
+	if j.checkpoint, forwards, err = openModel(c); err != nil {
 		return nil, err
 	}
 	if err := j.load(); err != nil {
 		return nil, errors.Join(err, j.checkpoint.Close())
 	}
+	j.cfg.Steps *= forwards
 	return j, nil
 }
 

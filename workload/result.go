@@ -58,6 +58,7 @@ func (r *Result) take(ctx context.Context, mesh *meshrun.Mesh) error {
 		return fmt.Errorf("%w: the mesh's report: %w", messages.ErrInternal, err)
 	}
 	r.Hazards, r.Hang = append(r.Hazards, report.Hazards...), report.Hang
+	r.Times = operationTimes(report.Stats)
 	if len(report.Stats) > 0 {
 		stats["mesh"] = report.Stats
 		var counts struct {

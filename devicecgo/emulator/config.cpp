@@ -93,6 +93,7 @@ void set_shape(const mr_open_options& options, Asked& asked, Machine& machine) {
     if (options.cols < 1 || options.cols > kMostRows) throw error(MR_INVALID_ARGUMENT, "open: cols is %u: must be 1..%u", options.cols, kMostRows);
     machine.name = format("emulated-%ux%u", options.rows, options.cols);
     machine.chip = &default_chip();
+    machine.packet_bytes = machine.chip->packet_bytes;
     machine.rows = options.rows;
     machine.cols = options.cols;
     machine.grid_x = asked.grid_x.value_or(8);
@@ -111,6 +112,7 @@ void set_shape(const mr_open_options& options, Asked& asked, Machine& machine) {
     throw error(MR_INVALID_ARGUMENT, "open: config grid_%s: preset %s fixes the grid at %ux%u", asked.grid_x ? "x" : "y", p.name, p.grid_x, p.grid_y);
   machine.name = p.name;
   machine.chip = p.chip;
+  machine.packet_bytes = p.packet_bytes != 0 ? p.packet_bytes : p.chip->packet_bytes;
   machine.rows = p.rows;
   machine.cols = p.cols;
   machine.grid_x = p.grid_x;

@@ -19,6 +19,7 @@ struct Machine {
   bool exclusive_cores = false;
   uint64_t dram_bytes = 0;
   uint64_t l1_bytes = 0;
+  uint32_t packet_bytes = 0;
 
   uint32_t devices() const { return rows * cols; }
   uint32_t axis_length(uint32_t axis) const { return axis == 0 ? rows : cols; }
@@ -35,6 +36,8 @@ struct Breaks {
 };
 
 struct Config {
+  uint64_t packet_bytes() const { return chunk_bytes != 0 ? chunk_bytes : machine.packet_bytes; }
+
   Machine machine;
   uint32_t queues = 1;
   bool timing = false;    // mode=timing: no data

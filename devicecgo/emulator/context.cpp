@@ -59,10 +59,13 @@ void Context::raise(Word& count, uint32_t amount, uint64_t tail_ns) { engine_->d
 void Context::clear(Semaphore& semaphore, uint32_t lane) { semaphore.word(device_, lane).value.store(0, std::memory_order_relaxed); }
 
 void Context::transfer(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal) {
-  const uint64_t ready = std::max(after, now());
+  // Data leave when the workers have their connections; a start barrier is on its way meanwhile.
+  const uint64_t open = std::max(now(), start_ns + cost().connect_ns());
+  const uint64_t ready = std::max(after, open);
+  const uint64_t unit = launch_->plan->increment_bytes;
   // In timing mode one transfer stands for all its packets: it may set out when the first of them is here, but not end before
   // the last of them is.
-  const Crossing c = engine_->fabric().cross(device_, hop.axis, hop.way, hop.link, bytes, timing() ? now() : ready, ready);
+  const Crossing c = engine_->fabric().cross(device_, hop.axis, hop.way, hop.link, bytes, (bytes + unit - 1) / unit, timing() ? open : ready, ready);
   settle(c.departed);
   engine_->at(timing() ? c.head : c.tail, Event::Kind::deliver, &signal.semaphore.word(hop.peer, signal.lane), signal.amount, c.tail);
 }
@@ -84,7 +87,7 @@ void Context::multicast(const Line& line, bool ring, const Signal& signal) {
 void Context::Pause::await_suspend(std::coroutine_handle<> h) const { context.engine_->at(until_ns, Event::Kind::resume, h.address()); }
 
 Context::Pause Context::compute(const Cost& cost, uint64_t after) {
-  return until(engine_->reserve_cores(device_, this->cost().compute_ns(cost), after));
+  return until(engine_->reserve_cores(device_, this->cost().compute_ns(cost, *launch_->plan->work), after));
 }
 
 }  // namespace meshrun::emu

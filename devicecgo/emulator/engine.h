@@ -47,12 +47,20 @@ struct Hang {
   std::string json;
 };
 
+// OperationStats is what became of all launches of one operation.
+struct OperationStats {
+  const char* name;
+  uint64_t launches = 0;
+  uint64_t span_ns = 0;  // from the first device's start to the last device's end, summed
+};
+
 struct EngineStats {
   uint64_t launches = 0;
   uint64_t retired = 0;
   uint64_t bytes_over_links = 0;
   uint64_t events = 0;
   std::vector<uint64_t> retired_per_device;
+  std::vector<OperationStats> operations;  // in the order of their first end
 };
 
 enum class Advance { progress, idle, busy, hang };
@@ -146,6 +154,7 @@ class Engine {
   void leave(Context& context);
   void command_done(Launch& launch);
   void remember_profile(const Launch& launch);
+  OperationStats& stats_of(const char* operation);  // under the lock
   bool recycle(std::unique_lock<std::mutex>& lock);
   bool unfinished() const;
   Hang describe_hang();

@@ -1,4 +1,5 @@
 // engine_run.cpp: the engine's own thread.
+#include <string_view>
 #include <utility>
 
 #include "context.h"
@@ -233,7 +234,7 @@ void Engine::pass_on(Transit* t) {
     free_transits_.push_back(t);
     return;
   }
-  const Crossing c = fabric_.cross(t->device, t->axis, t->way, 0, kControlBytes, now_, now_);
+  const Crossing c = fabric_.cross(t->device, t->axis, t->way, 0, kControlBytes, 0, now_, now_);
   t->device = Line::of(config_.machine, t->device, t->axis).device(step_of(t->way));
   t->arriving = true;
   --t->hops_left;
@@ -315,9 +316,18 @@ void Engine::command_done(Launch& launch) {
   stats_.events = events_;
   if (launch.number != 0) {
     ++stats_.retired;
+    OperationStats& o = stats_of(launch.plan->name());
+    ++o.launches;
+    o.span_ns += launch.end_ns - launch.start_ns;
     remember_profile(launch);
   }
   if (launch.open_work == 0) advance_queue(launch.queue);
+}
+
+OperationStats& Engine::stats_of(const char* operation) {
+  for (OperationStats& o : stats_.operations)
+    if (std::string_view(o.name) == operation) return o;
+  return stats_.operations.emplace_back(OperationStats{.name = operation});
 }
 
 bool Engine::unfinished() const {

@@ -50,13 +50,14 @@ class Fabric {
   explicit Fabric(const Machine& machine, const CostModel& cost)
       : cost_(cost), per_way_(std::max(machine.links[0], machine.links[1])), links_(size_t{machine.devices()} * 4 * per_way_) {}
 
-  // Sends `bytes`, of which the first packet is ready at head_ns and the last at tail_ns, over the link that leaves `device`.
-  Crossing cross(uint32_t device, uint32_t axis, uint32_t way, uint32_t index, uint64_t bytes, uint64_t head_ns, uint64_t tail_ns) {
+  // Sends `bytes`, of which the first packet is ready at head_ns and the last at tail_ns, over the link that leaves `device`, with so many
+  // increments behind them.
+  Crossing cross(uint32_t device, uint32_t axis, uint32_t way, uint32_t index, uint64_t bytes, uint64_t increments, uint64_t head_ns, uint64_t tail_ns) {
     Link& link = links_[(size_t{device} * 4 + axis * 2 + way) * per_way_ + index];
-    const uint64_t packet = cost_.link_ns(std::min<uint64_t>(bytes, cost_.packet_bytes()));
+    const uint64_t packet = cost_.link_ns(std::min<uint64_t>(bytes, cost_.packet_bytes()), 0);
     const uint64_t start = std::max(head_ns, link.free_ns);
     Crossing c;
-    c.departed = std::max(start + cost_.link_ns(bytes), tail_ns + packet);
+    c.departed = std::max(start + cost_.link_ns(bytes, increments), tail_ns + packet);
     c.head = start + packet + cost_.hop_ns();
     c.tail = c.departed + cost_.hop_ns();
     link.free_ns = c.departed;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cost.h"
 #include "dataflow.h"
 #include "device_memory.h"
 #include "program.h"
@@ -42,6 +43,10 @@ class Plan {
     bool writes;
   };
   std::vector<Use> uses;
+
+  // What its transfers and computing cost (cost.h).
+  const Work* work = &work_of({});
+  uint64_t increment_bytes = 1;  // on a link, that one increment stands for
 };
 
 class Launch final : public DataOwner {

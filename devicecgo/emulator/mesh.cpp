@@ -269,6 +269,8 @@ void Mesh::enqueue(void* op) {
   if (header.queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "%s: queue is %u: the mesh has %u", entry->name, header.queue, config_.queues);
   Request request(*this, entry->name, header);
   std::unique_ptr<Plan> plan = entry->plan(request, op);
+  plan->work = &work_of(plan->name());
+  plan->increment_bytes = request.packets_per_sync() * config_.packet_bytes();
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
   request.commit();
   launch->plan = std::move(plan);
@@ -343,6 +345,10 @@ std::string Mesh::report() {
   json.field("semaphores_live", semaphores_.live()).field("tensors_live", tensors_.live()).field("events_live", events_.live());
   json.field("dram_live_bytes", memory_.dram().live()).field("dram_peak_bytes", memory_.dram().peak());
   json.field("l1_live_bytes", memory_.l1().live()).field("l1_peak_bytes", memory_.l1().peak());
+  json.key("operations").begin_array();
+  for (const OperationStats& o : stats.operations)
+    json.begin_object().field("name", o.name).field("launches", o.launches).field("span_ns", o.span_ns).end_object();
+  json.end_array();
   json.end_object();
   json.field("virtual_ns", engine_->host_now());
   json.end_object();

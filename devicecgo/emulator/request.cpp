@@ -3,17 +3,10 @@
 #include "errors.h"
 
 namespace meshrun::emu {
-namespace {
-
-// Packets to an increment when the caller does not say: half of a link's share of a slice, and no more than that a chunk stays in a
-// cache from hop to hop.
-constexpr uint64_t kMostPacketsPerSync = 32;
-
-}  // namespace
 
 uint64_t Collective::chunk_bytes(const Config& config, uint64_t share) const {
   if (config.timing) return UINT64_MAX / 4;  // one transfer stands for all packets
-  const uint64_t packet = config.chunk_bytes != 0 ? config.chunk_bytes : config.machine.chip->packet_bytes;
+  const uint64_t packet = config.packet_bytes();
   if (packets_per_sync != 0) return packets_per_sync * packet;
   return std::clamp<uint64_t>(share / packet / 2, 1, kMostPacketsPerSync) * packet;
 }
@@ -127,11 +120,11 @@ Collective Request::collective(uint32_t axis, uint32_t num_links, uint32_t topol
   return c;
 }
 
-void Request::hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers) const {
+void Request::hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers, uint32_t packets_per_chunk) {
   allow_present(MR_HAS_CHUNKS_PER_SYNC | MR_HAS_WORKERS | MR_HAS_BUFFERS);
   if (has(MR_HAS_CHUNKS_PER_SYNC)) {
     choice("chunks_per_sync", chunks_per_sync, 1, 1 << 16);
-    c.packets_per_sync = chunks_per_sync;
+    packets_per_sync_ = c.packets_per_sync = uint64_t{chunks_per_sync} * packets_per_chunk;
   }
   if (has(MR_HAS_WORKERS)) choice("num_workers_per_link", workers, 1, 64);
   if (has(MR_HAS_BUFFERS)) choice("num_buffers_per_channel", buffers, 1, 1 << 16);

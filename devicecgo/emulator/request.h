@@ -9,6 +9,10 @@
 
 namespace meshrun::emu {
 
+// Packets to an increment when the caller does not say: half of a link's share of a slice, and no more than that a chunk stays in a
+// cache from hop to hop.
+constexpr uint64_t kMostPacketsPerSync = 32;
+
 // Collective is what all operations over an axis share.
 struct Collective {
   uint32_t axis = 0;
@@ -59,11 +63,14 @@ class Request {
   void rope_table(const char* field, const Operand& table, const Shape& x) const;
 
   Collective collective(uint32_t axis, uint32_t num_links, uint32_t topology);
-  void hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers) const;
+  void hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers, uint32_t packets_per_chunk = 1);
 
   // Notes which memory the plan uses; an output must not lie in the memory of an input.
   void reads(Plan& plan, const Operand& operand) const;
   void writes(Plan& plan, const Operand& operand, bool may_be_input = false) const;
+
+  // Packets to an increment that the caller asked for, or the usual.
+  uint64_t packets_per_sync() const { return packets_per_sync_; }
 
   void commit();  // hands new tensors to the caller
 
@@ -78,6 +85,7 @@ class Request {
   Mesh& mesh_;
   const char* op_;
   const mr_op_header& header_;
+  uint64_t packets_per_sync_ = kMostPacketsPerSync;
   std::vector<Made> made_;
   std::vector<Spec> scratch_;
 };

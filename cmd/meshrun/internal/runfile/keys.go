@@ -29,7 +29,7 @@ type Setting struct {
 
 // Keys are all settings of a run, in the order of the help.
 var Keys = []Key{
-	{"model", "DIR", "folder of the model: config.json, weights, inputs, outputs", setModel},
+	{"model", "DIR", "folder of the model: config.json, weights, inputs, outputs; or a name of the catalogue", setModel},
 	{"mesh", "RxC", "rows and columns of the mesh (default 1x1)", setMesh},
 	{"preset", "NAME", "a named machine instead of a mesh; `meshrun info` lists them", setPreset},
 	{"tp", "N@AXIS", "tensor parallel degree and axis (default: the whole of axis 1)", factor(func(c *workload.Config) *workload.Factor { return &c.TP })},
@@ -73,7 +73,9 @@ func setModel(c *workload.Config, s Setting) error {
 	if s.Text == "" {
 		return wrong(s, "names a folder")
 	}
-	c.Model = relative(s)
+	if c.Model = s.Text; !workload.InCatalogue(s.Text) {
+		c.Model = relative(s)
+	}
 	return nil
 }
 
