@@ -66,7 +66,7 @@ std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool
     storage = std::make_shared<Storage>(config_.timing ? nullptr : &engine_->pool(), config_.machine.devices(), spec.bytes());
   } catch (const std::bad_alloc&) {
     memory_.release(room);
-    throw error(MR_OUT_OF_MEMORY, "out of memory: %s %s: the host has no %llu bytes for %u devices", what, text(spec).c_str(),
+    throw error(MR_OUT_OF_MEMORY, "%s %s: the host has no %llu bytes for %u devices", what, text(spec).c_str(),
                 wide(spec.bytes() * config_.machine.devices()), config_.machine.devices());
   }
   storage->room = room;
