@@ -42,6 +42,8 @@ struct Product {
   Shape out_shape;   // of the whole output, against which the bias broadcasts
   size_t first_row;  // of the whole output
   size_t rows, depth, columns;
+  size_t a_stride = depth;          // from a row of a to the next
+  const float* before = nullptr;    // what the sums are added to: as out, in float32
 
   // Part of the sums, and the part of K that is added to it in one step.
   struct Block {
@@ -56,6 +58,7 @@ struct Product {
     for (size_t r = 0; r < block.rows; ++r) {
       const size_t index = first_row + block.row + r;
       float* run = sums + r * stride;
+      if (before != nullptr) add_f32(run, before + index * columns + block.column, block.columns);
       if (bias_row) add_f32(run, bias_row.row(index, block.column, block.columns), block.columns);
       if (activation != MR_ACT_NONE) run::activation(activation, run, run, block.columns);
       out.write(index * columns + block.column, block.columns, run);
@@ -84,7 +87,7 @@ struct Product {
     par.run(groups + panels, 8, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < std::min(end, groups); ++i)
         for (size_t r = i * kGroup; r < std::min(block.rows, (i + 1) * kGroup); ++r)
-          a.copy(a_offset + (block.row + r) * depth + block.k, block.depth, a_rows + r * kDepthStride);
+          a.copy(a_offset + (block.row + r) * a_stride + block.k, block.depth, a_rows + r * kDepthStride);
       for (size_t i = std::max(begin, groups); i < end; ++i) {
         const size_t first = (i - groups) * gemm::kPanel, width = std::min(gemm::kPanel, block.columns - first);
         gemm::pack(b, block.k, block.depth, block.column + first, width, b_panels + first * block.depth);
@@ -113,7 +116,7 @@ struct Product {
   // For few rows: B is read where it lies.
   void run_few(Parallel& par) const {
     const Scratch a_rows(rows * depth);
-    a.copy(a_offset, rows * depth, a_rows);
+    for (size_t r = 0; r < rows; ++r) a.copy(a_offset + r * a_stride, depth, a_rows + r * depth);
     const size_t part = even_part(columns, kColumns, gemm::kPanel);
     par.run(divide_up(columns, part), grain(rows * depth * part), [&](size_t begin, size_t end) {
       const Scratch sums(rows * part);
@@ -153,7 +156,9 @@ void matmul(ConstView a, ConstView w, ConstView bias, uint32_t activation, bool 
                    .first_row = first_row,
                    .rows = count,
                    .depth = depth,
-                   .columns = columns};
+                   .columns = columns,
+                   .a_stride = depth,
+                   .before = nullptr};
   };
   // Matrices of A that lie one behind the other and meet the same B are one taller matrix.
   const size_t run = batches.run();
@@ -174,6 +179,42 @@ void matmul(ConstView a, ConstView w, ConstView bias, uint32_t activation, bool 
   } else {
     for (size_t i = 0; i < count; ++i) nth(i).run(par);
   }
+}
+
+void matmul_part(const MatmulPart& p, float* out, bool add, Parallel& par) {
+  if (p.rows == 0 || p.columns == 0) return;
+  Shape shape;
+  shape.rank = 2;
+  shape.dims = {static_cast<uint32_t>(p.rows), static_cast<uint32_t>(p.columns)};
+  Product{.a = FloatReader(p.a),
+          .a_offset = p.a_offset,
+          .b = {p.w, p.w_offset, p.w_stride, false},
+          .bias = {},
+          .activation = MR_ACT_NONE,
+          .out = FloatWriter(View{out, DType::float32, shape}),
+          .out_shape = shape,
+          .first_row = 0,
+          .rows = p.rows,
+          .depth = p.depth,
+          .columns = p.columns,
+          .a_stride = p.a_stride,
+          .before = add ? out : nullptr}
+      .run(par);
+}
+
+void matmul_finish(const float* sums, ConstView bias, uint32_t activation, View out, Parallel& par) {
+  const size_t columns = out.shape.back(0);
+  const FloatWriter writer(out);
+  par.run(out.shape.elements() / columns, std::max<size_t>(1, 32768 / columns), [&](size_t begin, size_t end) {
+    BroadcastRow bias_row(bias, out.shape, columns);
+    const Scratch row(columns);
+    for (size_t i = begin; i < end; ++i) {
+      std::memcpy(row, sums + i * columns, columns * sizeof(float));
+      if (bias_row) add_f32(row, bias_row.row(i, 0, columns), columns);
+      if (activation != MR_ACT_NONE) run::activation(activation, row, row, columns);
+      writer.write(i * columns, columns, row);
+    }
+  });
 }
 
 }  // namespace meshrun::emu

@@ -29,6 +29,11 @@ const OpEntry* find_op(uint32_t op) {
     t[MR_OP_CONVERT] = entry<mr_convert, plan_convert>("convert");
     t[MR_OP_FUSED_DISTRIBUTED_NORM] = entry<mr_fused_distributed_norm, plan_fused_distributed_norm>("fused_distributed_norm");
     t[MR_OP_RING_JOINT_SDPA] = entry<mr_ring_joint_sdpa, plan_ring_joint_sdpa>("ring_joint_sdpa");
+    t[MR_OP_EXP_RING_JOINT_SDPA] = entry<mr_exp_ring_joint_sdpa, plan_exp_ring_joint_sdpa>("exp_ring_joint_sdpa");
+    t[MR_OP_STRIDED_ALL_GATHER_MATMUL] =
+        entry<mr_strided_all_gather_matmul, plan_strided_all_gather_matmul>("strided_all_gather_minimal_matmul");
+    t[MR_OP_MATMUL_STRIDED_REDUCE_SCATTER] =
+        entry<mr_matmul_strided_reduce_scatter, plan_matmul_strided_reduce_scatter>("matmul_strided_reduce_scatter");
     return t;
   }();
   return op < table.size() && table[op].plan != nullptr ? &table[op] : nullptr;

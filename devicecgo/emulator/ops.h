@@ -32,6 +32,9 @@ std::unique_ptr<Plan> plan_concat(Request& r, mr_concat& op);
 std::unique_ptr<Plan> plan_reshape(Request& r, mr_reshape& op);
 std::unique_ptr<Plan> plan_permute(Request& r, mr_permute& op);
 std::unique_ptr<Plan> plan_convert(Request& r, mr_convert& op);
+std::unique_ptr<Plan> plan_exp_ring_joint_sdpa(Request& r, mr_exp_ring_joint_sdpa& op);
+std::unique_ptr<Plan> plan_strided_all_gather_matmul(Request& r, mr_strided_all_gather_matmul& op);
+std::unique_ptr<Plan> plan_matmul_strided_reduce_scatter(Request& r, mr_matmul_strided_reduce_scatter& op);
 
 // The program that puts host data into a tensor. `staged` is the host's array, or empty where the data is there already.
 std::unique_ptr<Plan> plan_write(const Config& config, const Operand& to, const mr_distribution& distribution, Block staged);

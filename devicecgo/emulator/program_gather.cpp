@@ -13,7 +13,7 @@ void GatherJob::add(const Config& config, const Operand& from, const Operand& to
   item.to = to;
   item.slices = Slices::along(to.spec, dim, over.length);
   item.wire = static_cast<double>(from.spec.device_bytes()) / static_cast<double>(from.spec.bytes());
-  item.chunk = over.chunk_bytes(config, item.slices.bytes / over.links);
+  item.chunk = over.chunk_bytes(config, item.slices.bytes / workers_per_way());
   item.streaming = to.spec.bytes() * config.machine.devices() > kStreamFrom;
 }
 
@@ -25,9 +25,9 @@ GatherJob::Reach GatherJob::reach(const Line& line, uint32_t way) const {
 }
 
 // On a ring of even length the slice from the other side comes half by each way, so that both carry the same.
-Span GatherJob::portion(const Item& item, uint32_t way, uint32_t link, uint32_t hops) const {
+Span GatherJob::portion(const Item& item, uint32_t way, uint32_t worker, uint32_t hops) const {
   const uint64_t unit = element_bytes(item.to.spec.dtype);
-  const Span share = item.slices.all().share(link, over.links, unit);
+  const Span share = item.slices.all().share(worker, workers_per_way(), unit);
   const uint32_t n = over.length;
   if (!over.ring || hops < n / 2) return share;
   return n % 2 != 0 ? share : share.share(way, 2, unit);
@@ -35,23 +35,25 @@ Span GatherJob::portion(const Item& item, uint32_t way, uint32_t link, uint32_t 
 
 uint32_t GatherJob::parts(const Line& line, uint32_t position) const {
   const uint32_t distance = line.position > position ? line.position - position : position - line.position;
-  return over.ring && 2 * distance == line.length ? 2 * over.links : over.links;
+  return over.ring && 2 * distance == line.length ? 2 * workers_per_way() : workers_per_way();
 }
 
 namespace {
 
 // A chunk keeps its name on all its hops.
-Chain chain_of(uint32_t slice, uint32_t way, uint32_t link, uint32_t item, Span chunk) {
-  return {(((((chunk.from << 8 | slice) << 4 | link) << 1 | way) << 1 | item) << 1) | 1, chunk.bytes()};
+Chain chain_of(uint32_t slice, uint32_t way, uint32_t worker, uint32_t item, Span chunk) {
+  return {(((((chunk.from << 8 | slice) << 6 | worker) << 1 | way) << 1 | item) << 1) | 1, chunk.bytes()};
 }
 
 // One worker: takes what comes from the device behind, and passes it on to the device ahead.
-Program gather_way(Context& ctx, const GatherJob& job, uint32_t way, uint32_t link, Word* arrived) {
+Program gather_way(Context& ctx, const GatherJob& job, uint32_t way, uint32_t worker, Word* arrived) {
   const Line line = ctx.line(job.over.axis);
   const GatherJob::Reach reach = job.reach(line, way);
-  const Hop ahead = ctx.hop(line, way, link);
+  const Hop ahead = ctx.hop(line, way, worker / job.workers);
   const Owed behind = Owed::by(line.device(-step_of(way)));
-  Semaphore& semaphore = *job.semaphores[way];
+  const GatherJob::Channel channel = job.channel(way, worker);
+  Semaphore& semaphore = *channel.semaphore;
+  const uint32_t lane = channel.lane;
   uint32_t due = 0;  // increments for the slices so far
 
   for (uint32_t hops = 0; hops <= reach.receives || hops < reach.sends; ++hops) {
@@ -60,34 +62,35 @@ Program gather_way(Context& ctx, const GatherJob& job, uint32_t way, uint32_t li
     uint64_t here = ctx.now();
     for (uint32_t i = 0; i < job.count; ++i) {
       const GatherJob::Item& item = job.items[i];
-      const Chunks arriving{job.portion(item, way, link, hops), item.chunk};
-      const Chunks leaving{job.portion(item, way, link, hops + 1), item.chunk};
+      const Chunks arriving{job.portion(item, way, worker, hops), item.chunk};
+      const Chunks leaving{job.portion(item, way, worker, hops + 1), item.chunk};
       for (uint32_t c = 0; hops < reach.sends && c < leaving.count(); ++c) {
         const Span chunk = leaving[c];
-        if (comes) here = co_await ctx.wait(semaphore, link, due + arriving.until(chunk.to), behind);
+        if (comes) here = co_await ctx.wait(semaphore, lane, due + arriving.until(chunk.to), behind);
         Memory& source = comes ? item.to.at(ctx.device()) : item.from.at(ctx.device());
         Memory& target = item.to.at(ahead.peer);
         const Region from = comes ? item.slices.part(whose, chunk) : alone(item.slices, chunk);
         const Region to = item.slices.part(whose, chunk);
-        ctx.send(ahead, static_cast<uint64_t>(static_cast<double>(chunk.bytes()) * item.wire), here, Signal{semaphore, link},
+        ctx.send(ahead, static_cast<uint64_t>(static_cast<double>(chunk.bytes()) * item.wire), here, Signal{semaphore, lane},
                  {{&source, from, false}, {&target, to, true}}, CopyRegion{source.data, target.data, from, to, item.streaming},
-                 chain_of(whose, way, link, i, chunk));
+                 chain_of(whose, way, worker, i, chunk));
       }
       if (!comes) continue;
       due += arriving.count();
-      here = co_await ctx.wait(semaphore, link, due, behind);
+      here = co_await ctx.wait(semaphore, lane, due, behind);
     }
     if (comes && arrived != nullptr) ctx.raise(arrived[whose], 1, here);
   }
-  ctx.clear(semaphore, link);
+  ctx.clear(semaphore, lane);
 }
 
 }  // namespace
 
-Program gather(Context& ctx, const GatherJob& job, Word* arrived) {
+Program gather(Context& ctx, const GatherJob& job, Word* arrived, bool per_way) {
   Join workers;
-  for (uint32_t link = 0; link < job.over.links; ++link)
-    for (const uint32_t way : {0u, 1u}) workers.start(gather_way(ctx, job, way, link, arrived));
+  for (uint32_t worker = 0; worker < job.workers_per_way(); ++worker)
+    for (const uint32_t way : {0u, 1u})
+      workers.start(gather_way(ctx, job, way, worker, per_way && way == 1 ? arrived + job.over.length : arrived));
   co_await workers;
 }
 

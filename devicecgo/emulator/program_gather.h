@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "context.h"
 #include "copy_region.h"
@@ -21,10 +22,22 @@ struct GatherJob {
     double wire = 1;   // bytes on the wire for a byte kept: padding, block formats
     bool streaming = false;
   };
+  // Where a worker counts what has come to it.
+  struct Channel {
+    SemaphoreRef semaphore;
+    uint32_t lane = 0;
+  };
   Collective over;
+  uint32_t workers = 1;  // per way and link
   std::array<Item, 2> items;
   uint32_t count = 0;
-  std::array<SemaphoreRef, 2> semaphores;  // one per way
+  std::array<SemaphoreRef, 2> semaphores;  // one per way, a lane for each worker
+  std::vector<Channel> channels;           // instead of these: one per worker, those of way 0 first
+
+  uint32_t workers_per_way() const { return over.links * workers; }
+  Channel channel(uint32_t way, uint32_t worker) const {
+    return channels.empty() ? Channel{semaphores[way], worker} : channels[way * workers_per_way() + worker];
+  }
 
   void add(const Config& config, const Operand& from, const Operand& to, uint32_t dim);
 
@@ -35,14 +48,15 @@ struct GatherJob {
     uint32_t sends = 0;
   };
   Reach reach(const Line& line, uint32_t way) const;
-  // What travels by this way and link of a slice that has made `hops` hops.
-  Span portion(const Item& item, uint32_t way, uint32_t link, uint32_t hops) const;
-  // Workers (one per way and link) that bring the slice of the device `offset` positions away.
+  // What travels by this way and worker of a slice that has made `hops` hops.
+  Span portion(const Item& item, uint32_t way, uint32_t worker, uint32_t hops) const;
+  // Workers that bring the slice of the device `offset` positions away.
   uint32_t parts(const Line& line, uint32_t position) const;
 };
 
-// Runs all workers. Where `arrived` is given, arrived[p] is raised once by each of parts(p) workers.
-Program gather(Context& ctx, const GatherJob& job, Word* arrived);
+// Runs all workers. Where `arrived` is given, arrived[p] is raised once by each of parts(p) workers; with per_way, arrived[p] by those of
+// way 0 and arrived[length + p] by those of way 1.
+Program gather(Context& ctx, const GatherJob& job, Word* arrived, bool per_way = false);
 
 // Puts the device's own slice in its place.
 void copy_own_slice(Context& ctx, const GatherJob::Item& item, uint32_t position);

@@ -2,51 +2,11 @@
 // buffers, while each device attends to what has arrived: its own slice first, then by distance, the lower position before the
 // higher. The joint part comes last. Joint queries attend when all is there, over the whole sequence in its order, so that their
 // result is the same on every device of the line.
-#include <algorithm>
-#include <cmath>
-#include <vector>
+#include "program_ring_sdpa.h"
 
-#include "kernel_attention.h"
 #include "ops.h"
-#include "program_gather.h"
 
 namespace meshrun::emu {
-namespace {
-
-class RingSdpa final : public Plan {
- public:
-  const char* name() const override { return "ring_joint_sdpa"; }
-  Program run(Context& ctx) const override;
-
-  Operand q, k, v, joint_q, joint_k, joint_v, output, joint_output;
-  GatherJob job;
-  uint32_t valid = 0;  // keys of the whole sequence
-  float scale = 0;
-  HostPool* pool = nullptr;
-  // The state of each device's attention. All its work names the device's output, which keeps it in order.
-  mutable std::vector<std::unique_ptr<Attention>> states;
-
- private:
-  uint32_t slice_rows() const { return k.spec.shape.dims[2]; }
-  uint32_t valid_of(uint32_t position) const {
-    const uint64_t begin = uint64_t{position} * slice_rows();
-    return begin >= valid ? 0 : static_cast<uint32_t>(std::min<uint64_t>(valid - begin, slice_rows()));
-  }
-  Cost cost_of(const Operand& queries, uint32_t keys) const {
-    const Shape& s = queries.spec.shape;
-    const double keys_and_values = 2.0 * s.dims[0] * s.dims[1] * s.dims[3] * keys * static_cast<double>(element_bytes(k.spec.dtype));
-    return {4.0 * static_cast<double>(s.elements()) * keys, static_cast<double>(queries.spec.device_bytes()) + keys_and_values};
-  }
-  std::vector<uint32_t> order(const Line& line) const;
-  void attend_own(Context& ctx, uint32_t position) const;
-  void attend_arrived(Context& ctx, uint32_t position) const;
-  void attend_joint(Context& ctx) const;
-  void answer_joint_queries(Context& ctx) const;
-  Attention& state(uint32_t device) const {
-    if (!states[device]) states[device] = std::make_unique<Attention>(q.view(device), scale);
-    return *states[device];
-  }
-};
 
 Program RingSdpa::run(Context& ctx) const {
   const Line line = ctx.line(job.over.axis);
@@ -133,65 +93,11 @@ void RingSdpa::answer_joint_queries(Context& ctx) const {
            });
 }
 
-Spec fresh(Spec like) {
-  like.memory = MR_DRAM;
-  like.shard_rows = like.shard_cols = 0;
-  return like;
-}
-
-}  // namespace
-
 std::unique_ptr<Plan> plan_ring_joint_sdpa(Request& r, mr_ring_joint_sdpa& op) {
-  auto plan = std::make_unique<RingSdpa>();
-  RingSdpa& p = *plan;
-  r.allow_present(MR_HAS_SCALE | MR_HAS_LOGICAL_N);
-  p.q = r.input("q", op.q);
-  p.k = r.input("k", op.k);
-  p.v = r.input("v", op.v);
-  r.attention("q", p.q, "k", p.k, "v", p.v);
-  if (p.k.spec.dtype != p.v.spec.dtype || p.k.spec.layout != p.v.spec.layout) throw r.reject("k is %s and v %s: must be alike", text(p.k.spec).c_str(), text(p.v.spec).c_str());
-  const int joints = (op.joint_q != 0) + (op.joint_k != 0) + (op.joint_v != 0);
-  if (joints != 0 && joints != 3) throw r.reject("joint_q, joint_k and joint_v: give all three or none");
-  if (joints == 3) {
-    p.joint_q = r.input("joint_q", op.joint_q);
-    p.joint_k = r.input("joint_k", op.joint_k);
-    p.joint_v = r.input("joint_v", op.joint_v);
-    r.attention("joint_q", p.joint_q, "joint_k", p.joint_k, "joint_v", p.joint_v);
-    r.attention("q", p.q, "joint_k", p.joint_k, "joint_v", p.joint_v);
-  } else if (op.joint_output != 0) {
-    throw r.reject("joint_output is given without joint_q");
-  }
-  const Collective over = r.collective(op.axis, op.num_links, op.topology);
-  p.job.over = over;
-  const uint64_t keys = uint64_t{p.k.spec.shape.dims[2]} * over.length;
-  if (keys > UINT32_MAX) throw r.reject("k is %s: gathered over %u devices it is too long", text(p.k.spec.shape).c_str(), over.length);
-  p.valid = static_cast<uint32_t>(keys);
-  if (r.has(MR_HAS_LOGICAL_N)) r.choice("logical_n", p.valid = op.logical_n, 1, static_cast<uint32_t>(keys));
-  p.scale = r.has(MR_HAS_SCALE) ? op.scale : 1 / std::sqrt(static_cast<float>(p.q.spec.shape.dims[3]));
-  p.pool = &r.pool();
-  p.states.resize(r.config().machine.devices());
-
-  for (const Operand* in : {&p.q, &p.k, &p.v, &p.joint_q, &p.joint_k, &p.joint_v}) r.reads(p, *in);
-  if (over.length > 1) {
+  return plan_ring_sdpa(r, op, [&](GatherJob& job) {
     if (op.semaphores[0] == op.semaphores[1]) throw r.reject("semaphores must be different semaphores");
-    for (const uint32_t way : {0u, 1u}) p.job.semaphores[way] = r.semaphore("semaphores", op.semaphores[way]);
-    Spec gathered = p.k.spec;
-    gathered.shape.dims[2] = static_cast<uint32_t>(keys);
-    const Operand buffer_k = r.input("buffer_k", op.buffer_k), buffer_v = r.input("buffer_v", op.buffer_v);
-    r.check_spec("buffer_k", buffer_k, gathered);
-    r.check_spec("buffer_v", buffer_v, gathered);
-    r.writes(p, buffer_k);
-    r.writes(p, buffer_v);
-    p.job.add(r.config(), p.k, buffer_k, 2);
-    p.job.add(r.config(), p.v, buffer_v, 2);
-  }
-  p.output = r.output("output", op.output, fresh(p.q.spec));
-  r.writes(p, p.output);
-  if (joints == 3) {
-    p.joint_output = r.output("joint_output", op.joint_output, fresh(p.joint_q.spec));
-    r.writes(p, p.joint_output);
-  }
-  return plan;
+    for (const uint32_t way : {0u, 1u}) job.semaphores[way] = r.semaphore("semaphores", op.semaphores[way]);
+  });
 }
 
 }  // namespace meshrun::emu
