@@ -34,6 +34,7 @@ const OpEntry* find_op(uint32_t op) {
         entry<mr_strided_all_gather_matmul, plan_strided_all_gather_matmul>("strided_all_gather_minimal_matmul");
     t[MR_OP_MATMUL_STRIDED_REDUCE_SCATTER] =
         entry<mr_matmul_strided_reduce_scatter, plan_matmul_strided_reduce_scatter>("matmul_strided_reduce_scatter");
+    t[MR_OP_CONV3D] = entry<mr_conv3d, plan_conv3d>("conv3d");
     return t;
   }();
   return op < table.size() && table[op].plan != nullptr ? &table[op] : nullptr;
