@@ -65,6 +65,10 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
     config.seed = number(key, value, 0, UINT64_MAX);
   } else if (key == "skew_us") {
     config.skew_ns = number(key, value, 0, 1'000'000'000) * 1000;
+  } else if (key == "checker") {
+    config.checker = choice(key, value, "off", "on");
+  } else if (key == "on_hazard") {
+    config.stop_on_hazard = choice(key, value, "continue", "stop");
   } else if (key == "rounding") {
     config.round_per_hop = choice(key, value, "once", "per_hop");
   } else if (key == "dram_bytes") {

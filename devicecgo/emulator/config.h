@@ -34,6 +34,8 @@ struct Config {
   bool round_per_hop = false;
   uint64_t seed = 1;
   uint64_t skew_ns = 0;
+  bool checker = true;         // checker=off: only to measure what it costs
+  bool stop_on_hazard = true;  // on_hazard=stop
   uint32_t threads = 2;
   uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's
 };

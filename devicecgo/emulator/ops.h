@@ -39,6 +39,8 @@ std::unique_ptr<Plan> plan_conv3d(Request& r, mr_conv3d& op);
 
 // The program that puts host data into a tensor. `staged` is the host's array, or empty where the data is there already.
 std::unique_ptr<Plan> plan_write(const Config& config, const Operand& to, const mr_distribution& distribution, Block staged);
+// The program that makes semaphores, or fills new memory with zeros, where devices do so late.
+std::unique_ptr<Plan> plan_creation(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed, uint64_t serial);
 // Copies one device's shard out of the host's array.
 void scatter_shard(const Config& config, const Spec& spec, const mr_distribution& distribution, uint32_t device, const std::byte* array,
                    std::byte* shard);

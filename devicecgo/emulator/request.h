@@ -64,6 +64,9 @@ class Request {
   void writes(Plan& plan, const Operand& operand, bool may_be_input = false) const;
 
   void commit();  // hands new tensors to the caller
+  uint32_t axis() const { return axis_; }
+  bool joins_first() const { return joins_first_; }
+  const std::vector<Semaphore*>& semaphores() const { return semaphores_; }
 
  private:
   struct Made {
@@ -78,6 +81,9 @@ class Request {
   const mr_op_header& header_;
   std::vector<Made> made_;
   std::vector<Spec> scratch_;
+  std::vector<Semaphore*> semaphores_;
+  uint32_t axis_ = UINT32_MAX;  // of the first collective
+  bool joins_first_ = false;  // there is a start barrier
 };
 
 }  // namespace meshrun::emu
