@@ -26,6 +26,13 @@ struct Machine {
   bool ring(uint32_t axis) const { return wrap[axis] && axis_length(axis) > 2; }
 };
 
+// Rules switched off (config break=NAME, any number of times), to prove that they matter.
+struct Breaks {
+  bool no_start_barrier = false;  // barriers return at once
+  bool no_handshake = false;      // nobody waits for a neighbour to enter a halo exchange
+  bool ring_halo = false;         // halos go round where the axis has a wrap link
+};
+
 struct Config {
   Machine machine;
   uint32_t queues = 1;
@@ -37,6 +44,7 @@ struct Config {
   bool checker = true;         // checker=off: only to measure what it costs
   bool stop_on_hazard = true;  // on_hazard=stop
   uint32_t threads = 2;
+  Breaks breaks;
   uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's
 };
 

@@ -37,6 +37,7 @@ class Context final : public ProgramSink {
   uint32_t device() const { return device_; }
   uint32_t devices() const { return engine_->config().machine.devices(); }
   uint64_t now() const { return engine_->now(); }
+  const Config& config() const { return engine_->config(); }
   bool timing() const { return engine_->config().timing; }
   const CostModel& cost() const { return engine_->cost(); }
   Line line(uint32_t axis) const { return Line::of(engine_->config().machine, device_, axis); }

@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kPoison = 0xff;  // NaN in every float format: what nobody wrote shows
 
+constexpr uint64_t kStaticArea = 64 << 10;  // bytes at first; larger launches get a new one
+
 unsigned long long wide(uint64_t n) { return n; }
 
 }  // namespace
@@ -77,6 +79,14 @@ std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool
     storage->fill(kPoison);  // what a reused block holds would not be a function of the case
   }
   return storage;
+}
+
+const std::shared_ptr<Storage>& Mesh::static_area(uint64_t bytes) {
+  if (!static_area_ || static_area_->bytes() < bytes) {
+    static_area_ = std::make_shared<Storage>(config_.timing ? nullptr : &engine_->pool(), config_.machine.devices(), std::max(kStaticArea, 2 * bytes));
+    static_area_->fill(kPoison);
+  }
+  return static_area_;
 }
 
 void Mesh::pass_through(const std::vector<Spec>& specs, const char* what) {

@@ -44,6 +44,8 @@ class Request {
   Operand output(const char* field, mr_handle& handle, const Spec& wanted);
   // The driver's own, for this launch only.
   Operand scratch(const char* field, const Spec& spec);
+  // The first bytes of each device's static area, which belongs to no launch.
+  Operand static_area(uint64_t bytes) { return {mesh_.static_area(bytes), {}}; }
   SemaphoreRef semaphore(const char* field, mr_handle handle);
   void check_spec(const char* field, const Operand& got, const Spec& wanted) const;
   void rank4(const char* field, const Operand& operand) const;
