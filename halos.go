@@ -1,6 +1,7 @@
 package meshrun
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/meshrun/meshrun/actors"
@@ -20,6 +21,8 @@ type (
 	MatmulStridedReduceScatter = messages.MatmulStridedReduceScatter
 	Conv3D                     = messages.Conv3D
 	NPConv3D                   = messages.NPConv3D
+	GroupNorm                  = messages.GroupNorm
+	GroupNormStats             = messages.GroupNormStats
 	Index                      = messages.Index
 	PaddingMode                = messages.PaddingMode
 	BufferKey                  = messages.BufferKey
@@ -69,7 +72,7 @@ func (s *Stream) HaloScatter(ctx context.Context, compact, x *Tensor, op HaloSca
 // persistent padded buffer that gets the interior beside the exchange.
 func (s *Stream) NeighborPadHaloScatter(ctx context.Context, x *Tensor, op NeighborPadHalo, borderOnly bool, semaphores ...*Lease) (*Tensor, error) {
 	out := &Tensor{}
-	err := s.s.NeighborPadHaloScatter(ctx, &x.t, actors.HaloScatterCall{Halo: op, BorderOnly: borderOnly, Semaphores: semaphores, Step: "neighbor_pad_halo_scatter"}, &out.t)
+	err := s.s.NeighborPadHaloScatter(ctx, &x.t, actors.HaloScatterCall{Halo: op, BorderOnly: borderOnly, Semaphores: semaphores, Step: cmp.Or(s.step, "neighbor_pad_halo_scatter")}, &out.t)
 	if err != nil {
 		return nil, err
 	}
@@ -115,19 +118,26 @@ func (s *Stream) NPConv3D(ctx context.Context, x, weight, bias *Tensor, op NPCon
 	return s.one(ctx, op, x, weight, bias)
 }
 
-// DeviceToHost gathers a tensor along a dim per mesh axis (NoAxis: not along that one) and returns what one device then holds.
-func (s *Stream) DeviceToHost(ctx context.Context, x *Tensor, meshDims [2]int, persistent bool) (Array, error) {
-	return s.deviceToHost(ctx, x, meshDims, persistent, "device_to_host")
+// GroupNorm normalises groups of channels of a row-major [N, .., C] tensor; weight, bias and stats may be nil. With stats, each device's
+// GroupNormStats gathered along dim 0, the norm is over all shards.
+func (s *Stream) GroupNorm(ctx context.Context, x, weight, bias, stats *Tensor, op GroupNorm) (*Tensor, error) {
+	return s.one(ctx, op, x, weight, bias, stats)
 }
 
-func (s *Stream) deviceToHost(ctx context.Context, x *Tensor, meshDims [2]int, persistent bool, step string) (Array, error) {
-	data, spec, err := s.s.DeviceToHost(ctx, &x.t, meshDims, persistent, step)
+// GroupNormStats is each device's part of the statistics of a sharded group norm.
+func (s *Stream) GroupNormStats(ctx context.Context, x *Tensor, op GroupNormStats) (*Tensor, error) {
+	return s.one(ctx, op, x)
+}
+
+// DeviceToHost gathers a tensor along a dim per mesh axis (NoAxis: not along that one) and returns what one device then holds.
+func (s *Stream) DeviceToHost(ctx context.Context, x *Tensor, meshDims [2]int, persistent bool) (Array, error) {
+	data, spec, err := s.s.DeviceToHost(ctx, &x.t, meshDims, persistent, cmp.Or(s.step, "device_to_host"))
 	return Array{Shape: spec.Shape, DType: spec.DType, Layout: spec.Layout, Data: data}, err
 }
 
 // LeaseSemaphores turns a semaphore pool and lends its bank (the reference's get_..._semaphore). workers counts for strided_ag_mm alone.
 func (s *Stream) LeaseSemaphores(ctx context.Context, pool Pool, axis, workers int) (*Lease, error) {
-	return s.s.Lease(ctx, messages.GetSemaphores{Pool: pool, MeshAxis: axis, Workers: workers}, "")
+	return s.s.Lease(ctx, messages.GetSemaphores{Pool: pool, MeshAxis: axis, Workers: workers}, s.step)
 }
 
 // LeaseBuffers turns a buffer pool and lends the buffers of its bank (the reference's get_..._buffer).
@@ -137,14 +147,14 @@ func (s *Stream) LeaseBuffers(ctx context.Context, key BufferKey, unfenced bool)
 
 // Reset puts every semaphore to 0 and every pool to bank 0. It waits for what the stream has submitted, and is refused with ErrBusy while other
 // streams have work under way or callers hold banks of semaphores.
-func (s *Stream) Reset(ctx context.Context) error { return s.s.Reset(ctx) }
+func (s *Stream) Reset(ctx context.Context) error { return s.s.Reset(ctx, s.step) }
 
 // Prewarm makes the buffers of the keys that do not exist yet, with two fences in all: the first request for one of them then allocates nothing.
 func (s *Stream) Prewarm(ctx context.Context, keys ...BufferKey) error {
-	return s.s.Prewarm(ctx, keys...)
+	return s.s.Prewarm(ctx, s.step, keys...)
 }
 
 // ReleaseBuffers frees the pools of the keys, or all pools when none is given. It is refused, and frees nothing, while a bank of one is lent.
 func (s *Stream) ReleaseBuffers(ctx context.Context, keys ...BufferKey) error {
-	return s.s.ReleaseBuffers(ctx, keys...)
+	return s.s.ReleaseBuffers(ctx, s.step, keys...)
 }

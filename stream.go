@@ -1,6 +1,7 @@
 package meshrun
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/meshrun/meshrun/actors"
@@ -10,8 +11,9 @@ import (
 
 // Stream is one caller's ordered sequence of operations. Its methods may be called from any goroutine.
 type Stream struct {
-	m *Mesh
-	s *actors.Stream
+	m    *Mesh
+	s    *actors.Stream
+	step string // see As
 }
 
 // Tensor is the handle of a tensor on the mesh: one shard of its Spec on every device. It belongs to the caller until Release.
@@ -118,6 +120,9 @@ func (s *Stream) Act(ctx context.Context, requests func() error) error { return 
 // Sleep lets virtual time pass for a stream that takes turns (Mesh.Together).
 func (s *Stream) Sleep(ctx context.Context, ns uint64) error { return s.s.Sleep(ctx, ns) }
 
+// As is the same stream with another name for the steps of its calls in the journal; "" = the operations' own.
+func (s *Stream) As(step string) *Stream { return &Stream{m: s.m, s: s.s, step: step} }
+
 // Close ends the stream: what it has submitted goes on, nothing more is accepted.
 func (s *Stream) Close() { s.s.Close() }
 
@@ -148,7 +153,7 @@ func (s *Stream) Submit(ctx context.Context, c Call) ([]*Tensor, error) {
 		out[i] = &Tensor{}
 		inner[i] = &out[i].t
 	}
-	n, err := s.s.Submit(ctx, actors.Call{Op: c.Op, In: in[:len(c.In)], Step: c.Step, Semaphores: c.Semaphores}, inner[:])
+	n, err := s.s.Submit(ctx, actors.Call{Op: c.Op, In: in[:len(c.In)], Step: cmp.Or(c.Step, s.step), Semaphores: c.Semaphores}, inner[:])
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +173,7 @@ func (s *Stream) one(ctx context.Context, op messages.Operation, in ...*Tensor) 
 	}
 	out := &Tensor{}
 	outs := [1]*actors.Tensor{&out.t}
-	if _, err := s.s.Submit(ctx, actors.Call{Op: op, In: inner[:len(in)]}, outs[:]); err != nil {
+	if _, err := s.s.Submit(ctx, actors.Call{Op: op, In: inner[:len(in)], Step: s.step}, outs[:]); err != nil {
 		return nil, err
 	}
 	return out, nil

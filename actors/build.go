@@ -38,6 +38,8 @@ type builder struct {
 	matmulRS     devicecgo.MatmulStridedReduceScatter
 	conv3D       devicecgo.Conv3D
 	npConv3D     devicecgo.NPConv3D
+	groupNorm    devicecgo.GroupNorm
+	groupStats   devicecgo.GroupNormStats
 }
 
 func header(op uint32, size uintptr) devicecgo.OpHeader {
@@ -348,6 +350,23 @@ func (b *builder) more(d *device, t *task, in *inputs, topology uint32) devicecg
 		a.Present |= devicecgo.HasW
 		t.semaphores(messages.PoolNPRegion, a.Region[:])
 		return a
+	case messages.GroupNorm:
+		a := &b.groupNorm
+		*a = devicecgo.GroupNorm{OpHeader: header(devicecgo.OpGroupNorm, unsafe.Sizeof(*a)), Input: in.at(0), Weight: in.at(1), Bias: in.at(2), Stats: in.at(3),
+			NumGroups: uint32(op.Groups), Activation: devicecgo.ABIActivation(op.Activation), Epsilon: op.Epsilon}
+		return a
+	case messages.GroupNormStats:
+		a := &b.groupStats
+		*a = devicecgo.GroupNormStats{OpHeader: header(devicecgo.OpGroupNormStats, unsafe.Sizeof(*a)), Input: in.at(0), NumGroups: uint32(op.Groups)}
+		if op.LogicalH > 0 {
+			a.Present |= devicecgo.HasLogicalH
+			a.LogicalH, a.AxisH = uint32(op.LogicalH), uint32(op.AxisH)
+		}
+		if op.LogicalW > 0 {
+			a.Present |= devicecgo.HasLogicalW
+			a.LogicalW, a.AxisW = uint32(op.LogicalW), uint32(op.AxisW)
+		}
+		return a
 	}
 	return nil
 }
@@ -430,6 +449,10 @@ func outputOf(args devicecgo.Args, i int) devicecgo.Handle {
 	case *devicecgo.Conv3D:
 		return a.Output
 	case *devicecgo.NPConv3D:
+		return a.Output
+	case *devicecgo.GroupNorm:
+		return a.Output
+	case *devicecgo.GroupNormStats:
 		return a.Output
 	}
 	return 0

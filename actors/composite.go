@@ -2,7 +2,9 @@ package actors
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/messages"
 )
 
@@ -34,6 +36,9 @@ func (c *steps) submitWith(ctx context.Context, op messages.Operation, semaphore
 // (the reference's device_to_host): tiles first, hyperparameters on.
 func (s *Stream) DeviceToHost(ctx context.Context, x *Tensor, meshDims [2]int, persistent bool, step string) (data []byte, spec messages.Spec, err error) {
 	err = s.Act(ctx, func() error {
+		if err := s.checkGathers(x, meshDims, persistent); err != nil {
+			return s.fail(Call{Step: step}, fmt.Errorf("device_to_host: %w", err))
+		}
 		c := s.steps(step)
 		t := &Tensor{}
 		if err := c.submit(ctx, messages.Convert{Layout: messages.Tile}, []*Tensor{t}, x); err != nil {
@@ -61,6 +66,26 @@ func (s *Stream) DeviceToHost(ctx context.Context, x *Tensor, meshDims [2]int, p
 	return data, spec, err
 }
 
+// checkGathers works all the gathers out before the first is submitted, so that a wrong one changes nothing.
+func (s *Stream) checkGathers(x *Tensor, meshDims [2]int, persistent bool) error {
+	if x == nil || x.mem == nil {
+		return messages.Invalid("", "input", "absent", "is a tensor")
+	}
+	spec := x.spec
+	spec.Layout = messages.Tile
+	for a, dim := range meshDims {
+		if dim == messages.NoAxis {
+			continue
+		}
+		plan, err := axis.Make(s.rt.mesh, messages.AllGather{Dim: dim, MeshAxis: a, UsePersistentBuffer: persistent}, []messages.Spec{spec})
+		if err != nil {
+			return err
+		}
+		spec.Shape = plan.Outputs[0].Shape
+	}
+	return nil
+}
+
 // HaloScatterCall is the halo exchange with its scatter (the reference's neighbor_pad_halo_scatter).
 type HaloScatterCall struct {
 	Halo       messages.NeighborPadHalo // IntoPadded is set by BorderOnly
@@ -73,9 +98,17 @@ type HaloScatterCall struct {
 // buffer that gets the interior beside the exchange.
 func (s *Stream) NeighborPadHaloScatter(ctx context.Context, x *Tensor, c HaloScatterCall, out *Tensor) error {
 	return s.Act(ctx, func() error {
-		st := s.steps(c.Step)
-		op := c.Halo
+		op, scatter := c.Halo, messages.HaloScatter{BorderOnly: true}
 		op.IntoPadded = !c.BorderOnly
+		for i, pads := range []*messages.Index{&scatter.PadH, &scatter.PadW} {
+			if i < op.PadLeft.Len() && i < op.PadRight.Len() {
+				*pads, _ = messages.IndexOf(op.PadLeft.At(i), op.PadRight.At(i))
+			}
+		}
+		if err := s.checkHaloScatter(x, op, scatter); err != nil {
+			return s.fail(Call{Step: c.Step}, fmt.Errorf("neighbor_pad_halo_scatter: %w", err))
+		}
+		st := s.steps(c.Step)
 		compact, padded := &Tensor{}, &Tensor{}
 		if err := st.submitWith(ctx, op, c.Semaphores, []*Tensor{compact, padded}, x); err != nil {
 			return err
@@ -86,13 +119,23 @@ func (s *Stream) NeighborPadHaloScatter(ctx context.Context, x *Tensor, c HaloSc
 			target = padded
 			defer padded.Release()
 		}
-		pads := func(i int) messages.Index {
-			if i >= op.PadLeft.Len() {
-				return messages.Index{}
-			}
-			p, _ := messages.IndexOf(op.PadLeft.At(i), op.PadRight.At(i))
-			return p
-		}
-		return st.submit(ctx, messages.HaloScatter{PadH: pads(0), PadW: pads(1), BorderOnly: true}, []*Tensor{out}, compact, target)
+		return st.submit(ctx, scatter, []*Tensor{out}, compact, target)
 	})
+}
+
+// checkHaloScatter works both launches out before the first is submitted, so that a wrong one changes nothing.
+func (s *Stream) checkHaloScatter(x *Tensor, op messages.NeighborPadHalo, scatter messages.HaloScatter) error {
+	if x == nil || x.mem == nil {
+		return messages.Invalid("", "input", "absent", "is a tensor")
+	}
+	plan, err := axis.Make(s.rt.mesh, op, []messages.Spec{x.spec})
+	if err != nil {
+		return err
+	}
+	target := x.spec
+	if op.IntoPadded {
+		target = plan.Outputs[1].Driver
+	}
+	_, err = axis.Make(s.rt.mesh, scatter, []messages.Spec{plan.Outputs[0].Driver, target})
+	return err
 }

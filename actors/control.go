@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -105,8 +106,8 @@ func (d *device) releaseBuffers(t *task) {
 }
 
 // control submits a request about the pools and waits for its answer.
-func (s *Stream) control(ctx context.Context, c *control) error {
-	t, err := s.enqueue(ctx, &task{stream: s, control: c}, c.name)
+func (s *Stream) control(ctx context.Context, c *control, step string) error {
+	t, err := s.enqueue(ctx, &task{stream: s, control: c}, cmp.Or(step, c.name))
 	if err != nil {
 		return err
 	}
@@ -115,38 +116,45 @@ func (s *Stream) control(ctx context.Context, c *control) error {
 
 // Reset puts every semaphore of every pool to 0 and every pool to bank 0. It waits for what the stream has submitted, and is refused with ErrBusy
 // while other streams have work under way or callers hold banks of semaphores.
-func (s *Stream) Reset(ctx context.Context) error {
-	return s.control(ctx, &control{name: "reset_global_semaphores", reset: true})
+// step is its name in the journal; "" = reset_global_semaphores.
+func (s *Stream) Reset(ctx context.Context, step string) error {
+	return s.control(ctx, &control{name: "reset_global_semaphores", reset: true}, step)
 }
 
 // Prewarm makes the buffers of the keys that do not exist yet, with two fences in all: the first request for one of them then allocates nothing.
-func (s *Stream) Prewarm(ctx context.Context, keys ...messages.BufferKey) error {
+func (s *Stream) Prewarm(ctx context.Context, step string, keys ...messages.BufferKey) error {
 	c := &control{name: "prewarm"}
 	for _, k := range keys {
 		key, parts, err := axis.BufferParts(s.rt.mesh, k)
 		if err != nil {
-			return err
+			return s.refused(step, c.name, err)
 		}
 		c.prewarm = append(c.prewarm, axis.BufferNeed{Key: key, Parts: parts})
 	}
 	if len(keys) == 0 {
 		return nil
 	}
-	return s.control(ctx, c)
+	return s.control(ctx, c, step)
+}
+
+// refused journals a request about the pools that breaks a rule and returns its error.
+func (s *Stream) refused(step, name string, err error) error {
+	return s.fail(Call{Step: cmp.Or(step, name)}, fmt.Errorf("%s: %w", name, err))
 }
 
 // ReleaseBuffers frees the pools of the given keys, or of all keys when none is given. It is refused, and frees nothing, while a bank of one is
 // lent.
-func (s *Stream) ReleaseBuffers(ctx context.Context, keys ...messages.BufferKey) error {
+func (s *Stream) ReleaseBuffers(ctx context.Context, step string, keys ...messages.BufferKey) error {
+	const name = "release_buffers"
 	all := map[messages.BufferKey]bool{}
 	for _, k := range keys {
 		key, _, err := axis.BufferParts(s.rt.mesh, k)
 		if err != nil {
-			return err
+			return s.refused(step, name, err)
 		}
 		all[key] = true
 	}
-	return s.control(ctx, &control{name: "release_buffers", release: func(k messages.BufferKey) bool { return len(keys) == 0 || all[k] }})
+	return s.control(ctx, &control{name: name, release: func(k messages.BufferKey) bool { return len(keys) == 0 || all[k] }}, step)
 }
 
 // Lease turns a semaphore pool and lends its bank to the caller (the reference's get_..._semaphore).

@@ -270,6 +270,13 @@ func (d *device) describe(row *messages.Row, args devicecgo.Args) {
 			field("semaphore_w", name(a.SemaphoreW)), field("barrier", name(a.Barrier)), field("region", list(a.Region[:])), field("halo_buffer", name(a.Halo)),
 			field("kernel", a.Kernel), field("stride", a.Stride), field("padding", a.Padding), field("dilation", a.Dilation), field("groups", a.Groups),
 			field("padding_mode", padding(a.Mode)))
+	case *devicecgo.GroupNorm:
+		effect(row, "group_norm", field("input", shape(a.Input)), field("weight", shape(a.Weight)), field("bias", shape(a.Bias)), field("stats", shape(a.Stats)),
+			field("dtype", dtype(a.Input)), field("num_groups", a.NumGroups))
+	case *devicecgo.GroupNormStats:
+		effect(row, "group_norm_stats", field("input", shape(a.Input)), field("dtype", dtype(a.Input)), field("num_groups", a.NumGroups),
+			field("logical_h", optionalNumber(&a.OpHeader, devicecgo.HasLogicalH, a.LogicalH)),
+			field("logical_w", optionalNumber(&a.OpHeader, devicecgo.HasLogicalW, a.LogicalW)))
 	case *devicecgo.Convert:
 		effect(row, "convert", field("input", shape(a.Input)), field("dtype", devicecgo.DTypeOf(a.DType).String()), field("layout", devicecgo.LayoutOf(a.Layout).String()))
 	}

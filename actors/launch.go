@@ -124,7 +124,7 @@ func (d *device) makeAll(t *task, banks []*bank) error {
 	for _, b := range banks {
 		for _, member := range b.group {
 			if err := d.make(member, t.row); err != nil {
-				return err
+				return d.inventoried(err)
 			}
 		}
 	}
@@ -190,7 +190,7 @@ func (d *device) enqueue(t *task) {
 		h := args.Header()
 		h.Launch = d.launch + 1
 		h.Stream = t.stream.id
-		err = d.dev.Launch(args)
+		err = d.inventoried(d.dev.Launch(args))
 	}
 	if err != nil {
 		// The driver refused: nothing was enqueued, and the launch joins nobody.
@@ -274,7 +274,7 @@ func (d *device) put(t *task) error {
 	mem := t.out[0].mem
 	h, err := d.dev.AllocTensor(w.spec)
 	if err != nil {
-		return err
+		return d.inventoried(err)
 	}
 	mem.own = buffer{base: h, spec: w.spec.Spec}
 	d.called(h, messages.FreshName, w.spec.Spec)

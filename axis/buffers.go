@@ -6,6 +6,14 @@ import (
 
 // BufferParts completes the key of a buffer pool and says what its banks hold. The key alone decides: equal keys hold the same.
 func BufferParts(m Mesh, key messages.BufferKey) (messages.BufferKey, []messages.Part, error) {
+	key, parts, err := bufferParts(m, key)
+	if err == nil {
+		err = checkParts(parts)
+	}
+	return key, parts, err
+}
+
+func bufferParts(m Mesh, key messages.BufferKey) (messages.BufferKey, []messages.Part, error) {
 	if key.DType == messages.DTypeUnset {
 		key.DType = messages.BFloat16
 	}
@@ -97,26 +105,35 @@ func haloParts(key messages.BufferKey) (messages.BufferKey, []messages.Part, err
 	}
 	outer, behind := 1, 1
 	for i := range dim {
-		outer *= s.Dim(i)
+		outer = product(outer, s.Dim(i))
 	}
 	for i := dim + 1; i < s.Rank()-1; i++ {
-		behind *= s.Dim(i)
+		behind = product(behind, s.Dim(i))
 	}
 	pads := key.Pad[0] + key.Pad[1]
-	sticks := outer * pads * behind
+	sticks := product(product(outer, pads), behind)
 	if key.HasW {
 		if key.Dim2, err = checkDim("dim2", key.Dim2, s); err != nil {
 			return key, nil, err
 		}
-		sticks += outer * (key.Pad2[0] + key.Pad2[1]) * (s.Dim(dim) + pads)
+		sticks += product(product(outer, key.Pad2[0]+key.Pad2[1]), s.Dim(dim)+pads)
 	} else {
 		key.Dim2, key.Pad2 = 0, [2]int{}
 	}
 	if sticks == 0 {
 		return key, nil, fail("padding", "none", "is positive on some side")
 	}
-	spec := messages.Spec{Shape: messages.ShapeOf(sticks, s.Dim(-1)), DType: key.DType, Layout: messages.RowMajor, Memory: messages.DRAM}
+	spec := messages.Spec{Shape: messages.ShapeOf(1, s.Dim(-1)).With(0, sticks), DType: key.DType, Layout: messages.RowMajor, Memory: messages.DRAM}
 	return key, []messages.Part{{Spec: spec, Zeroed: true}}, nil
+}
+
+// product stops at a number that no dim can have, instead of running over.
+func product(a, b int) int {
+	const tooMany = 1 << 31
+	if a != 0 && b > tooMany/a {
+		return tooMany
+	}
+	return a * b
 }
 
 // StatsKey is the pool of the gathered statistics of a norm over a sharded width: per row and device of the line the sum of

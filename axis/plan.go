@@ -192,6 +192,8 @@ func init() {
 		messages.OpMatmulStridedReduceScatter: {slots: join(required("input", "weight"), optional("bias", "residual", "gate")), plan: planMatmulStridedReduceScatter},
 		messages.OpConv3D:                     {slots: join(required("input", "weight"), optional("bias", "halo")), plan: planConv3D},
 		messages.OpNPConv3D:                   {slots: join(required("input", "weight"), optional("bias")), plan: planNPConv3D},
+		messages.OpGroupNorm:                  {slots: join(required("input"), optional("weight", "bias", "stats")), plan: planGroupNorm},
+		messages.OpGroupNormStats:             {slots: required("input"), plan: planGroupNormStats},
 		messages.OpGetSemaphores:              {plan: planGetSemaphores},
 		messages.OpGetBuffers:                 {plan: planGetBuffers},
 	}
@@ -217,13 +219,45 @@ func Make(m Mesh, op messages.Operation, in []messages.Spec) (*Plan, error) {
 		}
 	}
 	p := &Plan{Kind: kind, Op: op, Axis: messages.NoAxis}
-	if err := r.plan(m, op, padded[:n], p); err != nil {
+	err := r.plan(m, op, padded[:n], p)
+	if err == nil {
+		err = p.checkShapes()
+	}
+	if err != nil {
 		if inv, ok := err.(*messages.InvalidError); ok && inv.Op == "" {
 			inv.Op = name
 		}
 		return nil, err
 	}
 	return p, nil
+}
+
+// checkShapes refuses what no shape can hold, such as a gathered dim of 2^31.
+func (p *Plan) checkShapes() error {
+	for _, o := range p.Outputs[:p.NumOutputs] {
+		if !o.Shape.Valid() || !o.Driver.Shape.Valid() {
+			return tooLong("result", o.Driver.Shape)
+		}
+	}
+	for _, b := range p.Buffers[:p.NumBuffers] {
+		if err := checkParts(b.Parts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkParts(parts []messages.Part) error {
+	for _, part := range parts {
+		if !part.Spec.Shape.Valid() {
+			return tooLong("buffer", part.Spec.Shape)
+		}
+	}
+	return nil
+}
+
+func tooLong(field string, s messages.Shape) error {
+	return fail(field, s, "has dims of at least 1 and less than 2^31; one that is not shows as 0")
 }
 
 // OpName is the name under which a user knows the operation: that of the function for Binary, else that of the kind.

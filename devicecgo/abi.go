@@ -43,6 +43,8 @@ const (
 	OpConv3D                     = C.MR_OP_CONV3D
 	OpNPConv3D                   = C.MR_OP_NP_CONV3D
 	OpPointToPoint               = C.MR_OP_POINT_TO_POINT
+	OpGroupNorm                  = C.MR_OP_GROUP_NORM
+	OpGroupNormStats             = C.MR_OP_GROUP_NORM_STATS
 )
 
 // Limits of the ABI.
@@ -63,6 +65,7 @@ const (
 	HasAxis          = C.MR_HAS_AXIS
 	HasLogicalH      = C.MR_HAS_LOGICAL_H
 	HasW             = C.MR_HAS_W
+	HasLogicalW      = C.MR_HAS_LOGICAL_W
 )
 
 // The ABI's enums have values of their own; these functions are the only place where they meet the runtime's.
@@ -443,6 +446,25 @@ type NPConv3D struct {
 	_                                 uint32
 }
 
+// GroupNorm is mr_group_norm.
+type GroupNorm struct {
+	OpHeader
+	Input, Weight, Bias, Stats, Output Handle
+	NumGroups, Activation              uint32
+	Epsilon                            float32
+	_                                  uint32
+}
+
+// GroupNormStats is mr_group_norm_stats.
+type GroupNormStats struct {
+	OpHeader
+	Input, Output   Handle
+	NumGroups       uint32
+	LogicalH, AxisH uint32
+	LogicalW, AxisW uint32
+	_               uint32
+}
+
 // The sizes must agree with the header; a wrong one is an index out of range at compile time. That the fields stand in the
 // same order is shown by the recording driver of the tests, which prints them by their C names.
 var (
@@ -473,5 +495,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(MatmulStridedReduceScatter{})-C.sizeof_mr_matmul_strided_reduce_scatter]
 	_ = [1]struct{}{}[unsafe.Sizeof(Conv3D{})-C.sizeof_mr_conv3d]
 	_ = [1]struct{}{}[unsafe.Sizeof(NPConv3D{})-C.sizeof_mr_np_conv3d]
+	_ = [1]struct{}{}[unsafe.Sizeof(GroupNorm{})-C.sizeof_mr_group_norm]
+	_ = [1]struct{}{}[unsafe.Sizeof(GroupNormStats{})-C.sizeof_mr_group_norm_stats]
 	_ = [1]struct{}{}[messages.MaxRank-C.MR_MAX_RANK]
 )

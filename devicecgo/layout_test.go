@@ -30,6 +30,7 @@ func everyArgs() map[uint32]devicecgo.Args {
 		devicecgo.OpSliceReshard: &devicecgo.SliceReshard{}, devicecgo.OpPointToPoint: &devicecgo.PointToPoint{}, devicecgo.OpExpRingJointSDPA: &devicecgo.ExpRingJointSDPA{},
 		devicecgo.OpStridedAllGatherMatmul: &devicecgo.StridedAllGatherMatmul{}, devicecgo.OpMatmulStridedReduceScatter: &devicecgo.MatmulStridedReduceScatter{},
 		devicecgo.OpConv3D: &devicecgo.Conv3D{}, devicecgo.OpNPConv3D: &devicecgo.NPConv3D{},
+		devicecgo.OpGroupNorm: &devicecgo.GroupNorm{}, devicecgo.OpGroupNormStats: &devicecgo.GroupNormStats{},
 	}
 }
 

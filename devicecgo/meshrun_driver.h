@@ -146,6 +146,8 @@ enum {
   MR_OP_CONV3D = 24,
   MR_OP_NP_CONV3D = 25,
   MR_OP_POINT_TO_POINT = 26,
+  MR_OP_GROUP_NORM = 27,
+  MR_OP_GROUP_NORM_STATS = 28,
   MR_OP_END
 };
 
@@ -588,6 +590,41 @@ typedef struct mr_np_conv3d {
   uint32_t groups;
   uint32_t reserved;
 } mr_np_conv3d;
+
+/* ---- group norm ---------------------------------------------------------------------------------------------------- */
+
+/* Normalises row-major [N, .., C] over all but dim 0, each of num_groups groups of C/num_groups channels by itself, with the population
+ * variance: act((x - mean) / sqrt(variance + epsilon) * weight + bias). The statistics are those of this device's shard, or, with `stats`,
+ * those of all its parts, combined in order of part. */
+typedef struct mr_group_norm {
+  mr_op_header h;
+  mr_handle input;
+  mr_handle weight; /* [.., C]; 0 = none */
+  mr_handle bias;   /* the same */
+  mr_handle stats;  /* float32 [parts, 1, N, 3 * num_groups], parts of group_norm_stats gathered along dim 0; 0 = none */
+  mr_handle output;
+  uint32_t num_groups;
+  uint32_t activation; /* MR_ACT_... */
+  float epsilon;
+  uint32_t reserved;
+} mr_group_norm;
+
+enum { MR_HAS_LOGICAL_W = 2 };
+
+/* What a device knows of a sharded group norm: float32 [1, 1, N, 3 * num_groups], per group the count of elements, their mean, and the sum of
+ * squared distances from it. logical_h and logical_w are the extents of the whole dims H and W of [N, .., H, W, C], sharded on axis_h and
+ * axis_w: what lies at or past them does not count, and a device that has nothing else says count 0. */
+typedef struct mr_group_norm_stats {
+  mr_op_header h; /* MR_HAS_LOGICAL_H, MR_HAS_LOGICAL_W */
+  mr_handle input;
+  mr_handle output;
+  uint32_t num_groups;
+  uint32_t logical_h;
+  uint32_t axis_h;
+  uint32_t logical_w;
+  uint32_t axis_w;
+  uint32_t reserved;
+} mr_group_norm_stats;
 
 /* ---- the table ---------------------------------------------------------------------------------------------------- */
 

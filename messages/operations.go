@@ -33,6 +33,8 @@ const (
 	OpMatmulStridedReduceScatter
 	OpConv3D
 	OpNPConv3D
+	OpGroupNorm
+	OpGroupNormStats
 	OpGetSemaphores
 	OpGetBuffers
 	OpWrite
@@ -42,7 +44,7 @@ const (
 var opNames = [opEnd]string{"", "all_gather", "reduce_scatter", "matmul", "layer_norm", "rms_norm", "fused_distributed_norm", "rope",
 	"sdpa", "ring_joint_sdpa", "binary", "addcmul", "activation", "slice", "concat", "reshape", "permute", "convert",
 	"neighbor_pad", "neighbor_pad_halo", "halo_scatter", "slice_reshard", "point_to_point", "exp_ring_joint_sdpa",
-	"strided_all_gather_minimal_matmul", "matmul_strided_reduce_scatter", "conv3d", "np_conv3d",
+	"strided_all_gather_minimal_matmul", "matmul_strided_reduce_scatter", "conv3d", "np_conv3d", "group_norm", "group_norm_stats",
 	"get_semaphores", "get_buffers", "write"}
 
 func (k OpKind) String() string { return nameOf(opNames[:], int(k), "op") }
@@ -266,6 +268,27 @@ type NPConv3D struct {
 	Mode                              PaddingMode
 }
 
+// GroupNorm normalises a row-major [N, .., C] tensor over all but dim 0, each group of channels by itself, then activates. The statistics are
+// those of the shard, or with stats those of all its parts: GroupNormStats of each device, gathered along dim 0. Who wants statistics
+// per frame puts the frames into dim 0.
+// In: input, weight and bias [.., C] (optional), stats [parts, 1, N, 3*Groups] (optional).
+type GroupNorm struct {
+	Groups     int
+	Epsilon    float32
+	Activation ActivationKind
+}
+
+// GroupNormStats is what each device knows of a sharded GroupNorm: count, mean and sum of squared distances per group, in float32. The logical
+// extents are those of the whole dims H and W of [N, .., H, W, C], sharded on AxisH and AxisW; what lies past them does not count.
+// In: input. Out: [1, 1, N, 3*Groups].
+type GroupNormStats struct {
+	Groups   int
+	LogicalH int // 0: all rows count
+	AxisH    int
+	LogicalW int // 0: all columns count
+	AxisW    int
+}
+
 // FusedDistributedNorm is Norm over a width that is sharded on MeshAxis, with the statistics gathered; with NumHeads > 1 the result
 // is split into heads and, with tables given, rotated.
 // In: input [B,1,N,W], weight (optional), bias (optional), rope cos and sin (optional, both or none).
@@ -430,6 +453,8 @@ func (StridedAllGatherMatmul) Kind() OpKind     { return OpStridedAllGatherMatmu
 func (MatmulStridedReduceScatter) Kind() OpKind { return OpMatmulStridedReduceScatter }
 func (Conv3D) Kind() OpKind                     { return OpConv3D }
 func (NPConv3D) Kind() OpKind                   { return OpNPConv3D }
+func (GroupNorm) Kind() OpKind                  { return OpGroupNorm }
+func (GroupNormStats) Kind() OpKind             { return OpGroupNormStats }
 func (GetSemaphores) Kind() OpKind              { return OpGetSemaphores }
 func (GetBuffers) Kind() OpKind                 { return OpGetBuffers }
 

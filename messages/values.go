@@ -181,10 +181,23 @@ func (s Shape) Dim(i int) int {
 	return int(s.dims[i])
 }
 
-// With returns the shape with dim i set to n. It does not check n; rules do.
+// With returns the shape with dim i set to n. A length that no shape can have becomes 0; see Valid.
 func (s Shape) With(i, n int) Shape {
+	if n < 1 || int64(n) > 1<<31-1 {
+		n = 0
+	}
 	s.dims[i] = int32(n)
 	return s
+}
+
+// Valid reports whether every dim is at least 1, as in a shape that NewShape has made.
+func (s Shape) Valid() bool {
+	for i := range int(s.rank) {
+		if s.dims[i] < 1 {
+			return false
+		}
+	}
+	return true
 }
 
 // Dims returns the dims as a new slice.

@@ -27,8 +27,9 @@ func TestInfoJSON(t *testing.T) {
 			Topology            string
 		}
 		Pools map[string]int
-		DRAM  int64 `json:"dram_bytes"`
-		L1    int64 `json:"l1_bytes"`
+		Lazy  []string `json:"on_first_use"`
+		DRAM  int64    `json:"dram_bytes"`
+		L1    int64    `json:"l1_bytes"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(p.stdout), &m))
 	require.Equal(t, 1, m.Schema)
@@ -38,6 +39,8 @@ func TestInfoJSON(t *testing.T) {
 	require.Equal(t, "wh-galaxy-4x8", m.Name)
 	require.Equal(t, 44+4*4, m.Semaphores, "design: 44 + 4 for each link")
 	require.Equal(t, 2*4, m.Pools["exp_ring[1]"])
+	require.Equal(t, []string{"barrier_fused", "fsdp", "np_fused", "np_region", "strided_ag_mm"}, m.Lazy)
+	require.Len(t, m.Pools, 2*7)
 	require.Len(t, m.Axes, 2)
 	require.Equal(t, "ring", m.Axes[0].Topology)
 	require.Equal(t, 4, m.Axes[0].Links)

@@ -34,9 +34,9 @@ struct CoreCounters {
   void check(Context& ctx, uint32_t listener, uint32_t speaker, uint32_t least, uint32_t most) const {
     Memory& memory = tensor.at(ctx.device());
     const Region slot = row(listener).part(uint64_t{speaker} * 4, uint64_t{speaker} * 4 + 4);
-    ctx.work({{&memory, slot, false}}, 4, [from = memory.data + slot.first(), what = name, listener, speaker, least, most](Parallel&) {
+    ctx.work({{&memory, slot, false}}, 4, [from = memory.data, at = slot.first(), what = name, listener, speaker, least, most](Parallel&) {
       uint32_t value;
-      std::memcpy(&value, from, 4);
+      std::memcpy(&value, from + at, 4);
       if (value < least || value > most)
         throw error(MR_INTERNAL, "%s[%u][%u] is %u: the cores have counted %u to %u: somebody else has written to it", what, listener, speaker, value, least, most);
     });

@@ -29,6 +29,12 @@ const OpEntry* find_op(uint32_t op) {
     t[MR_OP_CONVERT] = entry<mr_convert, plan_convert>("convert");
     t[MR_OP_FUSED_DISTRIBUTED_NORM] = entry<mr_fused_distributed_norm, plan_fused_distributed_norm>("fused_distributed_norm");
     t[MR_OP_RING_JOINT_SDPA] = entry<mr_ring_joint_sdpa, plan_ring_joint_sdpa>("ring_joint_sdpa");
+    t[MR_OP_CONV3D] = entry<mr_conv3d, plan_conv3d>("conv3d");
+    t[MR_OP_GROUP_NORM] = entry<mr_group_norm, plan_group_norm>("group_norm");
+    t[MR_OP_GROUP_NORM_STATS] = entry<mr_group_norm_stats, plan_group_norm_stats>("group_norm_stats");
+    t[MR_OP_NEIGHBOR_PAD] = entry<mr_neighbor_pad, plan_neighbor_pad>("neighbor_pad");
+    t[MR_OP_NEIGHBOR_PAD_HALO] = entry<mr_neighbor_pad_halo, plan_neighbor_pad_halo>("neighbor_pad_halo");
+    t[MR_OP_HALO_SCATTER] = entry<mr_halo_scatter, plan_halo_scatter>("halo_scatter");
     t[MR_OP_EXP_RING_JOINT_SDPA] = entry<mr_exp_ring_joint_sdpa, plan_exp_ring_joint_sdpa>("exp_ring_joint_sdpa");
     t[MR_OP_STRIDED_ALL_GATHER_MATMUL] =
         entry<mr_strided_all_gather_matmul, plan_strided_all_gather_matmul>("strided_all_gather_minimal_matmul");

@@ -160,7 +160,7 @@ void announce(Exchange e) {
   for (const uint32_t way : {0u, 1u})
     if (e.receives(way)) {
       const Hop behind = e.ctx.hop(e.line(), 1 - way, 0);
-      send_bytes(e.ctx, behind, kHandshakeBytes, e.ctx.now(), Signal{*e.dim().semaphore, entry_lane(way)});
+      send_bytes(e.ctx, behind, kHandshakeBytes, e.ctx.now(), Signal{.semaphore = *e.dim().semaphore, .lane = entry_lane(way), .announces = true});
     }
 }
 

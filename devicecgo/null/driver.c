@@ -119,6 +119,8 @@ static const struct {
     [MR_OP_CONV3D] = {offsetof(mr_conv3d, output), 0},
     [MR_OP_NP_CONV3D] = {offsetof(mr_np_conv3d, output), 0},
     [MR_OP_POINT_TO_POINT] = {offsetof(mr_point_to_point, output), 0},
+    [MR_OP_GROUP_NORM] = {offsetof(mr_group_norm, output), 0},
+    [MR_OP_GROUP_NORM_STATS] = {offsetof(mr_group_norm_stats, output), 0},
 };
 
 static int32_t null_enqueue(mr_handle m, void* op, mr_error* e) {

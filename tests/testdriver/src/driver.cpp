@@ -220,6 +220,17 @@ mr_handle* record(void* p) {
           .NUMBER(groups);
       return &op->output;
     }
+    case MR_OP_GROUP_NORM: {
+      auto* op = static_cast<mr_group_norm*>(p);
+      line.NUMBER(input).NUMBER(weight).NUMBER(bias).NUMBER(stats).NUMBER(output).NUMBER(num_groups).NUMBER(activation)
+          .number("epsilon_micro", static_cast<unsigned long long>(op->epsilon * 1e6F + 0.5F));
+      return &op->output;
+    }
+    case MR_OP_GROUP_NORM_STATS: {
+      auto* op = static_cast<mr_group_norm_stats*>(p);
+      line.NUMBER(input).NUMBER(output).NUMBER(num_groups).NUMBER(logical_h).NUMBER(axis_h).NUMBER(logical_w).NUMBER(axis_w);
+      return &op->output;
+    }
     default:
       return nullptr;
   }

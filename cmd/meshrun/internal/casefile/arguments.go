@@ -44,14 +44,46 @@ func (a *args) meshAxis() int {
 	return i
 }
 
+// lineAxis is meshAxis where something has to lie along it.
+func (a *args) lineAxis() int {
+	i := a.meshAxis()
+	if i == messages.NoAxis {
+		a.refuse("mesh_axis", "null", "is 0 or 1")
+	}
+	return i
+}
+
 func allGather(a *args) Action {
-	return Submit{Op: messages.AllGather{Dim: a.dim(), MeshAxis: a.meshAxis(), UseHyperparams: a.boolean(a.take("use_hyperparams"), false),
-		UsePersistentBuffer: a.boolean(a.take("use_persistent_buffer"), false)}}
+	op := a.allGather()
+	op.UsePersistentBuffer = a.boolean(a.take("use_persistent_buffer"), false)
+	return Submit{Op: op}
 }
 
 func allGatherPersistent(a *args) Action {
-	return Submit{Op: messages.AllGather{Dim: a.dim(), MeshAxis: a.meshAxis(), UseHyperparams: a.boolean(a.take("use_hyperparams"), false),
-		UsePersistentBuffer: true}}
+	op := a.allGather()
+	op.UsePersistentBuffer = true
+	return Submit{Op: op}
+}
+
+func (a *args) allGather() messages.AllGather {
+	return messages.AllGather{Dim: a.dim(), MeshAxis: a.meshAxis(), UseHyperparams: a.boolean(a.take("use_hyperparams"), false),
+		FSDP: a.boolean(a.take("fsdp"), false), Capacity: a.capacity()}
+}
+
+// capacity is how long the gathered dim of a buffer is that serves several shapes; 0 when absent.
+func (a *args) capacity() int { return a.positive("capacity") }
+
+// positive is a number that counts from 1; 0 when absent.
+func (a *args) positive(names ...string) int {
+	n := a.take(names...)
+	if n == nil {
+		return 0
+	}
+	i := a.anyInt(n)
+	if i < 1 {
+		a.refuse(names[0], i, "is at least 1")
+	}
+	return i
 }
 
 func reduceScatter(a *args) Action {
@@ -68,6 +100,7 @@ func fusedNorm(a *args) Action {
 		Epsilon:  a.epsilon(1e-5),
 		MeshAxis: a.meshAxis(),
 		NumHeads: a.anyInt(a.take("num_heads", "num_heads_per_device")),
+		Key:      a.text(a.take("key")),
 	}}
 }
 
@@ -78,37 +111,95 @@ func (a *args) epsilon(otherwise float64) float32 {
 	return float32(otherwise)
 }
 
-func ringSDPA(a *args) Action {
-	if n := a.take("dim"); n != nil && a.anyInt(n) != 2 {
-		a.refuse("dim", n, "is 2, the sequence")
-	}
+func ringSDPA(a *args) Action { return Submit{Op: messages.RingJointSDPA(a.ringAttention())} }
+
+func expRingSDPA(a *args) Action { return Submit{Op: a.ringAttention()} }
+
+func (a *args) ringAttention() messages.ExpRingJointSDPA {
+	a.onlyDim(2, "the sequence")
 	a.oneOf(a.take("joint_strategy"), "rear", "rear")
-	return Submit{Op: messages.RingJointSDPA{MeshAxis: a.meshAxis(), LogicalN: a.anyInt(a.take("logical_n")), Scale: float32(a.number(a.take("scale")))}}
+	return messages.ExpRingJointSDPA{MeshAxis: a.lineAxis(), LogicalN: a.anyInt(a.take("logical_n")), Scale: float32(a.number(a.take("scale")))}
 }
 
-func getGatherBuffer(a *args) Action {
-	key := messages.BufferKey{Kind: messages.BufferAG, Shape: a.ownShape(), Dim: a.dim(), Axis: a.meshAxis(), DType: a.ownDType(messages.BFloat16)}
-	return Submit{Op: messages.GetBuffers{Key: key}, Wait: true}
-}
-
-func getScatterBuffer(a *args) Action {
-	key := messages.BufferKey{Kind: messages.BufferRS, Shape: a.ownShape(), Dim: a.dim(), Axis: a.meshAxis(), DType: a.ownDType(messages.BFloat16)}
-	output, intermediate := a.boolean(a.take("return_output_buffer"), true), a.boolean(a.take("return_intermediate"), true)
-	switch {
-	case !output && !intermediate:
-		a.fail(a.n, "return_output_buffer and return_intermediate are both false: a buffer has at least one part")
-	case !output:
-		key.Parts = messages.IntermediateOnly
-	case !intermediate:
-		key.Parts = messages.OutputOnly
+// onlyDim reads the dim of an operation that works along one dim of a rank-4 tensor, whatever it is told.
+func (a *args) onlyDim(dim int, what string) {
+	if n := a.take("dim"); n != nil {
+		if i := a.anyInt(n); i != dim && i != dim-4 {
+			a.refuse("dim", i, "is %d, %s", dim, what)
+		}
 	}
-	return Submit{Op: messages.GetBuffers{Key: key}, Wait: true}
+}
+
+func sliceReshard(a *args) Action {
+	return Submit{Op: messages.SliceReshard{Dim: a.anyInt(a.take("dim")), Offset: a.anyInt(a.required("output_dim_offset")),
+		Size: a.anyInt(a.required("output_dim_shape")), MeshAxis: a.lineAxis()}}
+}
+
+// pointToPoint reads "pairs": [[[r,c],[r,c]], ...], from and to.
+func pointToPoint(a *args) Action {
+	var pairs []messages.Pair
+	for _, n := range a.elements(a.required("pairs"), "pairs of devices") {
+		both := a.elements(n, "two devices")
+		if len(both) != 2 {
+			a.fail(n, "%s: is a pair of devices, [from, to]", n)
+			continue
+		}
+		pairs = append(pairs, messages.Pair{From: a.device(both[0]), To: a.device(both[1])})
+	}
+	op, err := messages.NewPointToPoint(pairs...)
+	if err != nil && a.refused == nil {
+		a.refused = err
+	}
+	return Submit{Op: op}
+}
+
+// device is [row, column].
+func (a *args) device(n *node) messages.Coord {
+	p := a.ints(n)
+	if len(p) != 2 {
+		a.fail(n, "%s: is [row, column] of a device", n)
+		return messages.Coord{}
+	}
+	return messages.Coord{Row: p[0], Col: p[1]}
+}
+
+func stridedGatherMatmul(a *args) Action {
+	a.onlyDim(3, "the last")
+	return Submit{Op: messages.StridedAllGatherMatmul{MeshAxis: a.lineAxis(), NumWorkersPerLink: a.positive("num_workers_per_link"),
+		NumBuffersPerChannel: a.positive("num_buffers_per_channel"),
+		Activation:           word(a.decoder, a.take("activation", "fused_activation"), messages.ParseActivation, messages.NoActivation)}}
+}
+
+func matmulStridedScatter(a *args) Action {
+	a.onlyDim(3, "the last")
+	return Submit{Op: messages.MatmulStridedReduceScatter{MeshAxis: a.lineAxis(),
+		UsePersistentBuffer: a.boolean(a.take("use_persistent_buffer", "using_persistent_buffers"), false),
+		FusedSemaphores:     a.boolean(a.take("fused_semaphores"), false), Credits: a.boolean(a.take("credits"), false),
+		Scalar: float32(a.number(a.take("scalar", "fused_ternary_scalar")))}}
+}
+
+func deviceToHost(a *args) Action {
+	out := DeviceToHost{}
+	n := a.required("mesh_dims")
+	dims := a.elements(n, "dims")
+	if n != nil && len(dims) != 2 {
+		a.fail(n, "%s: is a dim for each of the two mesh axes; null: not along that one", n)
+		dims = nil
+	}
+	for i, e := range dims {
+		if e.kind != null {
+			dim := a.anyInt(e)
+			out.Dims[i] = &dim
+		}
+	}
+	out.Persistent = a.boolean(a.take("use_persistent_buffer"), true)
+	return out
 }
 
 // ownShape is a shape that is an argument, not an input of zeros.
-func (a *args) ownShape() messages.Shape {
-	a.own("shape")
-	return a.callShape(a.required("shape"))
+func (a *args) ownShape(names ...string) messages.Shape {
+	a.own(names[0])
+	return a.callShape(a.required(names...))
 }
 
 // callShape is a shape whose dims are a matter of the call's rules.
@@ -130,18 +221,12 @@ func (a *args) ownDType(otherwise messages.DType) messages.DType {
 	return word(a.decoder, a.own("dtype"), messages.ParseDType, otherwise)
 }
 
-func getSemaphore(pool messages.Pool) func(*args) Action {
-	return func(a *args) Action {
-		return Submit{Op: messages.GetSemaphores{Pool: pool, MeshAxis: a.meshAxis()}, Wait: true}
-	}
-}
-
 func hyper(h axis.Hyper) map[string]int {
 	return map[string]int{"chunks_per_sync": h.ChunksPerSync, "num_workers_per_link": h.NumWorkersPerLink, "num_buffers_per_channel": h.NumBuffersPerChannel}
 }
 
 func gatherHyper(a *args) Action {
-	s := a.ownShape()
+	s := a.ownShape("shape")
 	if s.Rank() < 3 {
 		a.refuse("shape", s, "has rank 3 at least: the rows are dim 2")
 		return Answer{}
@@ -150,7 +235,7 @@ func gatherHyper(a *args) Action {
 }
 
 func scatterHyper(a *args) Action {
-	a.ownShape()
+	a.ownShape("shape")
 	return Answer{Value: hyper(axis.ReduceScatterHyper())}
 }
 
@@ -198,7 +283,7 @@ func (a *args) index(n *node) messages.Index {
 
 func concat(a *args) Action { return Submit{Op: messages.Concat{Dim: a.dim()}} }
 
-func reshape(a *args) Action { return Submit{Op: messages.Reshape{Shape: a.ownShape()}} }
+func reshape(a *args) Action { return Submit{Op: messages.Reshape{Shape: a.ownShape("shape")}} }
 
 func permute(a *args) Action {
 	return Submit{Op: messages.Permute{Order: a.index(a.required("order", "dims"))}}
@@ -219,12 +304,8 @@ func read(a *args) Action {
 	if n == nil {
 		return Read{}
 	}
-	p := a.ints(n)
-	if len(p) != 2 {
-		a.fail(n, "%s: is [row, column] of a device", n)
-		return Read{}
-	}
-	return Read{At: &messages.Coord{Row: p[0], Col: p[1]}}
+	at := a.device(n)
+	return Read{At: &at}
 }
 
 func write(a *args) Action {

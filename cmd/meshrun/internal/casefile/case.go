@@ -62,6 +62,8 @@ type Call struct {
 	Anonymous *messages.Spec // instead of In[0]: zeros for this call alone
 	Given     messages.Spec  // dtype and layout that In[0] must have; unset = any
 
+	Semaphores []string // leases that stand for the neighbour semaphores of a halo exchange
+
 	Out    []string // names for the results
 	Action Action
 	Expect string // part of the error that the call must end with, lower case; "" = it must not fail
@@ -74,9 +76,36 @@ type Action interface{ action() }
 
 // Submit hands an operation to the mesh.
 type Submit struct {
-	Op      messages.Operation
-	Outputs int  // how many results it can name at most
-	Wait    bool // a getter: goes on when it has what it asked for
+	Op    messages.Operation
+	Wait  bool                           // a getter: goes on when it has what it asked for
+	Check func(in []messages.Spec) error // what the operation itself does not check; nil = nothing
+}
+
+// Lease turns a pool of semaphores and takes its bank.
+type Lease struct{ Op messages.GetSemaphores }
+
+// HaloScatter exchanges halos and writes them round the interior: in place where the tensor is padded already, else in a padded buffer.
+type HaloScatter struct {
+	Halo       messages.NeighborPadHalo
+	BorderOnly bool
+}
+
+// DeviceToHost gathers along a dim per mesh axis and copies what one device then holds.
+type DeviceToHost struct {
+	Dims       [2]*int // nil: not along that axis
+	Persistent bool
+}
+
+// Reset puts every semaphore to 0 and every pool to its first bank.
+type Reset struct{}
+
+// Prewarm makes the buffers of the keys that are not there yet.
+type Prewarm struct{ Keys []messages.BufferKey }
+
+// ReleaseBuffers frees the pools of the keys; all pools where All is set.
+type ReleaseBuffers struct {
+	Keys []messages.BufferKey
+	All  bool
 }
 
 // Answer returns a value without any work.
@@ -103,11 +132,17 @@ type Fence struct{}
 // Sleep lets virtual time pass.
 type Sleep struct{ NS uint64 }
 
-func (Submit) action()  {}
-func (Answer) action()  {}
-func (Refuse) action()  {}
-func (Read) action()    {}
-func (Write) action()   {}
-func (Release) action() {}
-func (Fence) action()   {}
-func (Sleep) action()   {}
+func (Submit) action()         {}
+func (Lease) action()          {}
+func (HaloScatter) action()    {}
+func (DeviceToHost) action()   {}
+func (Reset) action()          {}
+func (Prewarm) action()        {}
+func (ReleaseBuffers) action() {}
+func (Answer) action()         {}
+func (Refuse) action()         {}
+func (Read) action()           {}
+func (Write) action()          {}
+func (Release) action()        {}
+func (Fence) action()          {}
+func (Sleep) action()          {}

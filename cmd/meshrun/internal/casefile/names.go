@@ -48,6 +48,7 @@ func (c *Call) Uses() []string {
 			names = append(names, name)
 		}
 	}
+	names = append(names, c.Semaphores...)
 	if r, ok := c.Action.(Release); ok {
 		names = append(names, r.Names...)
 	}

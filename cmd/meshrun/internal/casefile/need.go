@@ -38,81 +38,128 @@ func (n *need) of(s messages.Spec) int64 {
 	return times(bytes, int64(n.mesh.Shape.Devices()))
 }
 
+// holding is a tensor that a stream has.
+type holding struct {
+	spec  messages.Spec
+	bytes int64 // 0 where the memory is counted elsewhere
+}
+
+// results are what an operation makes; its pools are counted. An operation that breaks a rule makes nothing.
+func (n *need) results(op messages.Operation, in []messages.Spec) []holding {
+	plan, err := axis.Make(n.mesh, op, in)
+	if err != nil {
+		return nil
+	}
+	for _, b := range plan.Buffers[:plan.NumBuffers] {
+		n.pool(b)
+	}
+	var out []holding
+	for _, o := range plan.Outputs[:plan.NumOutputs] {
+		h := holding{spec: o.Driver}
+		h.spec.Shape = o.Shape
+		if o.Buffer == axis.Fresh && !plan.Alias && !plan.InPlace {
+			h.bytes = n.of(h.spec)
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
 // stream is the peak of what a stream's own tensors take.
 func (n *need) stream(s Stream, shared map[string]messages.Spec) int64 {
-	type holding struct {
-		spec  messages.Spec
-		bytes int64 // 0 where the memory is counted elsewhere
-	}
 	held := map[string]holding{}
 	var now, peak int64
 	drop := func(name string) {
 		now -= held[name].bytes
 		delete(held, name)
 	}
-	for i := range s.Calls {
-		c := &s.Calls[i]
-		var during int64
-		var results []holding
-		switch a := c.Action.(type) {
-		case Write:
-			results = append(results, holding{a.Spec, n.of(a.Spec)})
-		case Release:
-			for _, name := range a.Names {
-				drop(name)
-			}
-		case Submit:
-			specs := make([]messages.Spec, len(c.In))
-			for i, name := range c.In {
-				specs[i] = shared[name]
-				if h, ok := held[name]; ok {
-					specs[i] = h.spec
-				}
-			}
-			if c.Anonymous != nil {
-				specs[0] = *c.Anonymous
-				during = n.of(*c.Anonymous)
-			}
-			plan, err := axis.Make(n.mesh, a.Op, specs)
-			if err != nil {
-				break
-			}
-			for _, b := range plan.Buffers[:plan.NumBuffers] {
-				n.pool(b)
-			}
-			for i, o := range plan.Outputs[:plan.NumOutputs] {
-				h := holding{spec: o.Driver}
-				h.spec.Shape = o.Shape
-				if o.Buffer == axis.Fresh && !plan.Alias {
-					h.bytes = n.of(h.spec)
-				}
-				if i < len(c.Out) {
-					results = append(results, h)
-				} else {
-					during = plus(during, h.bytes)
-				}
+	inputs := func(c *Call) []messages.Spec {
+		specs := make([]messages.Spec, max(len(c.In), 1))
+		for i, name := range c.In {
+			specs[i] = shared[name]
+			if h, ok := held[name]; ok {
+				specs[i] = h.spec
 			}
 		}
-		for i, name := range c.Makes() {
-			if i < len(results) {
+		if c.Anonymous != nil {
+			specs[0] = *c.Anonymous
+		}
+		return specs[:len(c.In)]
+	}
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		if r, ok := c.Action.(Release); ok {
+			for _, name := range r.Names {
 				drop(name)
-				held[name] = results[i]
-				now = plus(now, results[i].bytes)
 			}
+		}
+		made, during := n.call(c, inputs(c))
+		names := c.Makes()
+		for i, h := range made {
+			if i >= len(names) {
+				during = plus(during, h.bytes) // given back at once
+				continue
+			}
+			drop(names[i])
+			held[names[i]] = h
+			now = plus(now, h.bytes)
 		}
 		peak = max(peak, plus(now, during))
 	}
 	return peak
 }
 
-// pool counts the two banks that a buffer pool begins with.
+// call is what a call makes, and what it takes beside that while it lasts.
+func (n *need) call(c *Call, in []messages.Spec) (made []holding, during int64) {
+	if c.Anonymous != nil {
+		during = n.of(*c.Anonymous)
+	}
+	switch a := c.Action.(type) {
+	case Write:
+		made = []holding{{a.Spec, n.of(a.Spec)}}
+	case Submit:
+		made = n.results(a.Op, in)
+	case HaloScatter:
+		op := a.Halo
+		op.IntoPadded = !a.BorderOnly
+		made = n.results(op, in)
+		switch {
+		case a.BorderOnly: // another name of its input
+			made, during = []holding{{in[0], during}}, 0
+		case len(made) > 1:
+			made = made[1:] // behind the compact halo
+		}
+	case DeviceToHost:
+		for axis, dim := range a.Dims {
+			if dim == nil {
+				continue
+			}
+			op := messages.AllGather{Dim: *dim, MeshAxis: axis, UsePersistentBuffer: a.Persistent}
+			for _, h := range n.results(op, in) {
+				in[0] = h.spec
+				during = plus(during, h.bytes)
+			}
+		}
+	case Prewarm:
+		for _, k := range a.Keys {
+			n.results(messages.GetBuffers{Key: k}, nil)
+		}
+	}
+	return made, during
+}
+
+// pool counts the banks that a buffer pool begins with.
 func (n *need) pool(b axis.BufferNeed) {
 	if n.pools[b.Key] {
 		return
 	}
 	n.pools[b.Key] = true
+	banks := int64(2)
+	if b.Key.Kind.SingleBank() {
+		banks = 1
+	}
 	for _, p := range b.Parts {
-		n.fixed = plus(n.fixed, times(2, n.of(p.Spec)))
+		n.fixed = plus(n.fixed, times(banks, n.of(p.Spec)))
 	}
 }
 

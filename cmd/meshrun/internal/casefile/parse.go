@@ -213,6 +213,9 @@ func (d *decoder) call(n *node, c *Case) Call {
 	a := &args{fields: f, file: c}
 	call.Action = entry.decode(a)
 	d.inputs(a, entry, &call)
+	if entry.leases {
+		call.Semaphores = d.names(f.take("neighbor_sems"))
+	}
 	call.Out = d.outputs(f, entry)
 	f.notYet("queue", "0")
 	f.notYet("manager", "0")
@@ -263,7 +266,7 @@ func (d *decoder) inputs(a *args, entry op, call *Call) {
 		call.In = []string{d.name(in)}
 	}
 	for i, s := range entry.slots {
-		v := a.take(s.name)
+		v := a.take(s.names...)
 		if v == nil {
 			continue
 		}
@@ -271,7 +274,7 @@ func (d *decoder) inputs(a *args, entry op, call *Call) {
 			call.In = append(call.In, "")
 		}
 		if call.In[i] != "" {
-			d.fail(v, "%s is given twice: in \"in\" and by name", s.name)
+			d.fail(v, "%s is given twice: in \"in\" and by name", s.names[0])
 		}
 		call.In[i] = d.name(v)
 	}
@@ -279,7 +282,7 @@ func (d *decoder) inputs(a *args, entry op, call *Call) {
 	for i, s := range entry.slots {
 		given := i < len(call.In) && call.In[i] != "" || i == 0 && call.Anonymous != nil
 		if !given && !s.optional {
-			d.fail(a.n, "%s needs %s: a tensor, in \"in\"%s", call.Name, s.name, orShape(i, a))
+			d.fail(a.n, "%s needs %s: a tensor, in \"in\"%s", call.Name, s.names[0], orShape(i, a))
 		}
 	}
 }

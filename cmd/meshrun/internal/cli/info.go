@@ -126,7 +126,8 @@ type meshInfo struct {
 	Queues     int            `json:"queues"`
 	NumLinks   int            `json:"num_links"`
 	Axes       []axisInfo     `json:"axes"`
-	Pools      map[string]int `json:"pools"`
+	Pools      map[string]int `json:"pools"`        // semaphores by pool and axis
+	Lazy       []string       `json:"on_first_use"` // pools that have none yet
 	Semaphores int            `json:"semaphores"`
 	Buffers    int            `json:"buffers"`
 	DRAM       int64          `json:"dram_bytes"`
@@ -157,8 +158,22 @@ func (s *State) describeMesh(ctx context.Context, cfg meshrun.Config, asJSON boo
 	}
 	i := mesh.Info()
 	out := meshInfo{Schema: 1, Driver: i.Driver, Name: i.Name, Arch: i.Arch, Mesh: [2]int{i.Mesh.Rows, i.Mesh.Cols}, Devices: i.Mesh.Devices(),
-		Grid: [2]int{i.GridX, i.GridY}, Queues: i.Queues, NumLinks: i.NumLinks, Pools: stats.Pools, Semaphores: stats.Semaphores, Buffers: stats.Buffers,
+		Grid: [2]int{i.GridX, i.GridY}, Queues: i.Queues, NumLinks: i.NumLinks, Pools: map[string]int{}, Semaphores: stats.Semaphores, Buffers: stats.Buffers,
 		DRAM: i.DRAM, L1: i.L1}
+	for pool := range messages.PoolCount {
+		made := 0
+		for a := range 2 {
+			name := fmt.Sprintf("%s[%d]", pool, a)
+			if n := stats.Pools[name]; n > 0 {
+				out.Pools[name] = n
+				made += n
+			}
+		}
+		if made == 0 {
+			out.Lazy = append(out.Lazy, pool.String())
+		}
+	}
+	slices.Sort(out.Lazy)
 	for a := range 2 {
 		out.Axes = append(out.Axes, axisInfo{a, i.Mesh.Axis(a), i.Links[a], i.Wrap[a], i.Topology[a].String()})
 	}
@@ -190,6 +205,9 @@ func (s *State) writeMesh(m meshInfo) error {
 	t.AppendHeader(table.Row{"pool", "semaphores on axis 0", "on axis 1"})
 	for _, name := range poolNames(m.Pools) {
 		t.AppendRow(table.Row{name, m.Pools[name+"[0]"], m.Pools[name+"[1]"]})
+	}
+	for _, name := range m.Lazy {
+		t.AppendRow(table.Row{name, "on first use", "on first use"})
 	}
 	t.Render()
 	return nil

@@ -137,7 +137,7 @@ func checkHost(c *casefile.Case) error {
 	if c.Timing {
 		return nil
 	}
-	m := axis.Mesh{Shape: c.Mesh, NumLinks: max(c.NumLinks, 1), Topology: [2]messages.Topology{messages.Linear, messages.Linear}}
+	m := axis.Mesh{Shape: c.Mesh, Grid: grid(c), NumLinks: max(c.NumLinks, 1), Topology: [2]messages.Topology{messages.Linear, messages.Linear}}
 	for a := range m.Topology {
 		if c.Mesh.Axis(a) > 2 && c.Topology != messages.Linear {
 			m.Topology[a] = messages.Ring // which needs less
@@ -148,6 +148,21 @@ func checkHost(c *casefile.Case) error {
 			meshrun.ErrBudget, c.Limits.HostBytes, need)
 	}
 	return nil
+}
+
+// grid is that of the mesh which the case wants, as far as it can be told before it is opened.
+func grid(c *casefile.Case) [2]int {
+	out := [2]int{8, 8}
+	presets, _ := meshrun.Presets() // opening the mesh tells the error
+	for _, p := range presets {
+		if p.Name == c.Preset {
+			out = p.Grid
+		}
+	}
+	if c.GridX > 0 {
+		out = [2]int{c.GridX, c.GridY}
+	}
+	return out
 }
 
 func notOpened(err error) *Result {

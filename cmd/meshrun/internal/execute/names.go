@@ -18,6 +18,7 @@ type names struct {
 // binding is what a name stands for.
 type binding struct {
 	tensors []*meshrun.Tensor // several: a lease of several buffers; none: no tensor, or host
+	lease   *meshrun.Lease    // semaphores
 	host    *Tensor           // a copy that has been read
 	rec     *record           // the call that made it; nil: the case
 	result  int               // which result of the call
@@ -51,8 +52,8 @@ func (n *names) find(stream int, name string) *binding {
 	return nil
 }
 
-// tensor is the tensor of a name, for use as an input.
-func (n *names) tensor(stream int, op, name string) (*meshrun.Tensor, error) {
+// alive finds what a name stands for, unless it stands for nothing any more.
+func (n *names) alive(stream int, op, name string) (*binding, error) {
 	b := n.find(stream, name)
 	switch {
 	case b == nil:
@@ -61,18 +62,48 @@ func (n *names) tensor(stream int, op, name string) (*meshrun.Tensor, error) {
 		return nil, fmt.Errorf("%s: tensor %q: %w: %w", op, name, meshrun.ErrPoisoned, b.failed)
 	case b.released:
 		return nil, fmt.Errorf("%s: tensor %q: %w", op, name, meshrun.ErrReleased)
-	case len(b.tensors) != 1:
+	}
+	return b, nil
+}
+
+// tensor is the tensor of a name, for use as an input.
+func (n *names) tensor(stream int, op, name string) (*meshrun.Tensor, error) {
+	b, err := n.alive(stream, op, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(b.tensors) != 1 {
 		return nil, messages.Invalid(op, "tensor", fmt.Sprintf("%q", name), "is one tensor on the mesh; this name stands for %s", b.kind())
 	}
 	return b.tensors[0], nil
+}
+
+// semaphores are the leases of some names.
+func (n *names) semaphores(stream int, op string, list []string) ([]*meshrun.Lease, error) {
+	var out []*meshrun.Lease
+	for _, name := range list {
+		b, err := n.alive(stream, op, name)
+		if err != nil {
+			return nil, err
+		}
+		if b.lease == nil {
+			return nil, messages.Invalid(op, "neighbor_sems", fmt.Sprintf("%q", name), "are semaphores of a getter; this name stands for %s", b.kind())
+		}
+		out = append(out, b.lease)
+	}
+	return out, nil
 }
 
 func (b *binding) kind() string {
 	switch {
 	case b.host != nil:
 		return "a copy on the host"
-	case len(b.tensors) == 0:
+	case b.lease != nil:
 		return "semaphores"
+	case len(b.tensors) == 0:
+		return "nothing"
+	case len(b.tensors) == 1:
+		return "a tensor"
 	}
 	return fmt.Sprintf("%d buffers: give \"out\" as many names", len(b.tensors))
 }
@@ -90,6 +121,7 @@ func (n *names) bind(stream int, name string, b *binding) {
 
 func (b *binding) release() {
 	b.released = true
+	b.lease.Release()
 	for _, t := range b.tensors {
 		t.Release()
 	}

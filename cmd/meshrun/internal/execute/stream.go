@@ -94,6 +94,18 @@ func (s *stream) do(ctx context.Context, rec *record) {
 		s.own(rec, nil).Returns = a.Value
 	case casefile.Submit:
 		s.submit(ctx, rec, a)
+	case casefile.Lease:
+		s.lease(ctx, rec, a)
+	case casefile.HaloScatter:
+		s.haloScatter(ctx, rec, a)
+	case casefile.DeviceToHost:
+		s.deviceToHost(ctx, rec, a)
+	case casefile.Reset:
+		rec.err = s.s.As(rec.step()).Reset(ctx)
+	case casefile.Prewarm:
+		rec.err = s.s.As(rec.step()).Prewarm(ctx, a.Keys...)
+	case casefile.ReleaseBuffers:
+		s.releaseBuffers(ctx, rec, a)
 	case casefile.Read:
 		s.read(ctx, rec, a)
 	case casefile.Write:
@@ -126,21 +138,13 @@ func (s *stream) own(rec *record, err error) *messages.Row {
 }
 
 func (s *stream) submit(ctx context.Context, rec *record, a casefile.Submit) {
-	in, err := s.inputs(rec.call)
+	in, semaphores, done, err := s.operands(ctx, rec.call, a.Check)
+	defer done()
 	if err != nil {
 		s.own(rec, err)
 		return
 	}
-	if rec.call.Anonymous != nil {
-		zeros, err := s.s.Zeros(ctx, *rec.call.Anonymous)
-		if err != nil {
-			s.own(rec, err)
-			return
-		}
-		defer zeros.Release()
-		in[0] = zeros
-	}
-	results, err := s.s.Submit(ctx, meshrun.Call{Op: a.Op, In: in, Step: rec.step()})
+	results, err := s.s.Submit(ctx, meshrun.Call{Op: a.Op, In: in, Step: rec.step(), Semaphores: semaphores})
 	if err != nil {
 		rec.err = err
 		return
@@ -154,6 +158,109 @@ func (s *stream) submit(ctx context.Context, rec *record, a casefile.Submit) {
 			}
 		}
 	}
+}
+
+// operands finds the tensors and semaphores that a call names. Where it gives a shape instead, its input is zeros, which done gives back.
+func (s *stream) operands(ctx context.Context, c *casefile.Call, check func([]messages.Spec) error) (in []*meshrun.Tensor, sems []*meshrun.Lease, done func(), err error) {
+	done = func() {}
+	if in, err = s.inputs(c); err != nil {
+		return
+	}
+	if sems, err = s.names.semaphores(s.index, c.Name, c.Semaphores); err != nil {
+		return
+	}
+	if check != nil {
+		specs := make([]messages.Spec, len(in))
+		for i, t := range in {
+			if t != nil {
+				specs[i] = t.Spec()
+			}
+		}
+		if c.Anonymous != nil {
+			specs[0] = *c.Anonymous
+		}
+		if err = check(specs); err != nil {
+			return
+		}
+	}
+	if c.Anonymous != nil {
+		if in[0], err = s.s.Zeros(ctx, *c.Anonymous); err == nil {
+			done = in[0].Release
+		}
+	}
+	return
+}
+
+// lease takes a bank of semaphores. Nobody can give back one without a name, so that it goes home at once.
+func (s *stream) lease(ctx context.Context, rec *record, a casefile.Lease) {
+	lease, err := s.s.As(rec.step()).LeaseSemaphores(ctx, a.Op.Pool, a.Op.MeshAxis, a.Op.Workers)
+	if err != nil {
+		rec.err = err
+		return
+	}
+	if len(rec.call.Out) == 0 {
+		lease.Release()
+		return
+	}
+	s.names.bind(s.index, rec.call.Out[0], &binding{lease: lease, rec: rec})
+}
+
+func (s *stream) haloScatter(ctx context.Context, rec *record, a casefile.HaloScatter) {
+	in, semaphores, done, err := s.operands(ctx, rec.call, nil)
+	defer done()
+	if err != nil {
+		s.own(rec, err)
+		return
+	}
+	t, err := s.s.As(rec.step()).NeighborPadHaloScatter(ctx, in[0], a.Halo, a.BorderOnly, semaphores...)
+	if err != nil {
+		rec.err = err
+		return
+	}
+	rec.results = []*meshrun.Tensor{t}
+	s.name(rec, rec.results)
+}
+
+// deviceToHost reads what one device holds once the tensor has been gathered.
+func (s *stream) deviceToHost(ctx context.Context, rec *record, a casefile.DeviceToHost) {
+	in, _, done, err := s.operands(ctx, rec.call, nil)
+	defer done()
+	dims := [2]int{meshrun.NoAxis, meshrun.NoAxis}
+	for i, dim := range a.Dims {
+		if dim == nil || err != nil {
+			continue
+		}
+		shape := in[0].Shape()
+		dims[i] = *dim
+		if dims[i] < 0 {
+			dims[i] += shape.Rank()
+		}
+		if dims[i] < 0 || dims[i] >= shape.Rank() {
+			err = messages.Invalid(rec.call.Name, "mesh_dims", *dim, "is a dim of %s", shape)
+		}
+	}
+	if err != nil {
+		s.own(rec, err)
+		return
+	}
+	array, err := s.s.As(rec.step()).DeviceToHost(ctx, in[0], dims, a.Persistent)
+	if err != nil {
+		rec.err = err
+		return
+	}
+	for _, name := range rec.call.Out {
+		t := &Tensor{Name: name, Spec: messages.Spec{Shape: array.Shape, DType: array.DType, Layout: array.Layout},
+			Devices: []Shard{s.shard(messages.Coord{}, array.Data, array.Shape)}}
+		s.names.bind(s.index, name, &binding{host: t, rec: rec})
+	}
+}
+
+func (s *stream) releaseBuffers(ctx context.Context, rec *record, a casefile.ReleaseBuffers) {
+	if !a.All && len(a.Keys) == 0 {
+		s.own(rec, nil) // no keys are none; to the runtime they are all
+		return
+	}
+	rec.err = s.s.As(rec.step()).ReleaseBuffers(ctx, a.Keys...)
 }
 
 // inputs finds the tensors that a call names.
@@ -185,7 +292,8 @@ func (s *stream) inputs(c *casefile.Call) ([]*meshrun.Tensor, error) {
 // given back at once, since nobody can ask for them.
 func (s *stream) name(rec *record, results []*meshrun.Tensor) {
 	out := rec.call.Out
-	_, getter := rec.call.Action.(casefile.Submit).Op.(messages.GetBuffers)
+	submit, _ := rec.call.Action.(casefile.Submit)
+	_, getter := submit.Op.(messages.GetBuffers)
 	for i, name := range out {
 		switch {
 		case getter && len(out) == 1:

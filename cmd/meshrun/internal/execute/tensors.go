@@ -72,21 +72,29 @@ func (r *execution) fetch(ctx context.Context, s *meshrun.Stream, t *meshrun.Ten
 	}
 	out := &Tensor{Spec: t.Spec()}
 	for _, at := range devices {
-		shard := Shard{At: at}
+		var data []byte
 		if !r.c.Timing {
-			data, err := s.Read(ctx, t, at)
-			if err != nil {
+			var err error
+			if data, err = s.Read(ctx, t, at); err != nil {
 				return nil, err
 			}
-			sum := sha256.Sum256(data)
-			shard.SHA256 = hex.EncodeToString(sum[:])
-			if out.Spec.Shape.Elements() <= mostValues {
-				shard.Values = data
-			}
 		}
-		out.Devices = append(out.Devices, shard)
+		out.Devices = append(out.Devices, r.shard(at, data, out.Spec.Shape))
 	}
 	return out, nil
+}
+
+func (r *execution) shard(at messages.Coord, data []byte, shape messages.Shape) Shard {
+	out := Shard{At: at}
+	if r.c.Timing {
+		return out
+	}
+	sum := sha256.Sum256(data)
+	out.SHA256 = hex.EncodeToString(sum[:])
+	if shape.Elements() <= mostValues {
+		out.Values = data
+	}
+	return out
 }
 
 // listed picks the tensors that are shown and sorts them by name. A name of a stream hides the same name of the case; where several
@@ -132,9 +140,12 @@ func (t *Tensor) overwritten(rows []*messages.Row) bool {
 	})
 }
 
-// writes reports whether an effect is a launch that writes the buffer.
+// writes reports whether an effect is a launch that writes the buffer. What a scatter writes in place stays its caller's.
 func writes(e messages.Effect, buffer string) bool {
-	for _, field := range []string{"output_buffer", "intermediate_buffer", "stats_buffer", "buffer_k", "buffer_v"} {
+	if e.Call == "conv3d" { // its halo is an input
+		return false
+	}
+	for _, field := range []string{"output_buffer", "intermediate_buffer", "stats_buffer", "buffer_k", "buffer_v", "halo_buffer", "padded_output"} {
 		if e.Get(field) == any(buffer) {
 			return true
 		}
