@@ -40,10 +40,6 @@ const OpEntry* find_op(uint32_t op) {
         entry<mr_strided_all_gather_matmul, plan_strided_all_gather_matmul>("strided_all_gather_minimal_matmul");
     t[MR_OP_MATMUL_STRIDED_REDUCE_SCATTER] =
         entry<mr_matmul_strided_reduce_scatter, plan_matmul_strided_reduce_scatter>("matmul_strided_reduce_scatter");
-    t[MR_OP_CONV3D] = entry<mr_conv3d, plan_conv3d>("conv3d");
-    t[MR_OP_NEIGHBOR_PAD] = entry<mr_neighbor_pad, plan_neighbor_pad>("neighbor_pad");
-    t[MR_OP_NEIGHBOR_PAD_HALO] = entry<mr_neighbor_pad_halo, plan_neighbor_pad_halo>("neighbor_pad_halo");
-    t[MR_OP_HALO_SCATTER] = entry<mr_halo_scatter, plan_halo_scatter>("halo_scatter");
     t[MR_OP_SLICE_RESHARD] = entry<mr_slice_reshard, plan_slice_reshard>("slice_reshard");
     t[MR_OP_POINT_TO_POINT] = entry<mr_point_to_point, plan_point_to_point>("point_to_point");
     return t;
