@@ -181,7 +181,7 @@ func (d *device) start(ctx actor.Context) {
 		ax := &axisActor{rt: d.rt, axis: a, pools: map[messages.Pool]*actor.PID{}}
 		for _, kind := range pools.Kinds() {
 			name := fmt.Sprintf("%s[%d]", kind.Pool, a)
-			sem := &semaphoreActor{device: d.self, index: len(d.actors), pool: pools.NewSemaphores(kind, a, d.rt.mesh.NumLinks)}
+			sem := &semaphoreActor{device: d.self, index: len(d.actors), pool: pools.NewSemaphores(d.rt.cfg.Break.kind(kind, a), a, d.rt.mesh.NumLinks)}
 			pid := spawn("pool/"+name, sem)
 			ax.pools[kind.Pool] = pid
 			d.actors = append(d.actors, poolActor{pid: pid, name: name, axis: a})
@@ -234,6 +234,10 @@ func (d *device) described(m *granted) {
 		}
 	}
 	d.first = nil
+	if d.rt.cfg.Break.NoCreationFence {
+		done(nil)
+		return
+	}
 	d.startFence(row, done)
 }
 

@@ -33,6 +33,7 @@ type Config struct {
 	Steps    int    // 0: the model's default
 	Queues   int
 	Seed     uint64
+	SkewUS   int        // seeded delays of devices and links, at most
 	Verify   *Tolerance // nil: by model and dtype
 }
 

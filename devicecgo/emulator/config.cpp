@@ -84,7 +84,8 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
     (value == "no_start_barrier" ? config.breaks.no_start_barrier
      : value == "no_handshake"   ? config.breaks.no_handshake
      : value == "ring_halo"      ? config.breaks.ring_halo
-                                 : throw bad(key, value, "must be no_start_barrier, no_handshake or ring_halo")) = true;
+     : value == "linear_intermediate" ? config.breaks.linear_intermediate
+                                 : throw bad(key, value, "must be no_start_barrier, no_handshake, ring_halo or linear_intermediate")) = true;
   } else {
     throw bad(key, value, "unknown key");
   }

@@ -31,6 +31,7 @@ struct Breaks {
   bool no_start_barrier = false;  // barriers return at once
   bool no_handshake = false;      // nobody waits for a neighbour to enter a halo exchange
   bool ring_halo = false;         // halos go round where the axis has a wrap link
+  bool linear_intermediate = false;  // a wrong intermediate of a reduce-scatter is a hazard, not only refused
 };
 
 struct Config {

@@ -206,11 +206,15 @@ uint64_t Engine::fenced() const {
 void Engine::name_semaphore(Semaphore& semaphore, const mr_op_header& header, const char* op) {
   semaphore.used[header.queue] = enqueued_[header.queue] + 1;
   if (!checker_ || semaphore.created <= fenced()) return;
+  host_hazard("not_fenced", semaphore.name, header, op,
+              "names " + semaphore.name + ", and there was no fence since that was made or reset: a device may still be at it");
+}
+
+void Engine::host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text) {
   const LaunchTag tag{.op = op, .number = numbered_ + 1, .seq = header.launch, .stream = header.stream, .queue = header.queue, .position = 0};
   std::lock_guard lock(monitor_.mutex);
-  hazards_.add({"not_fenced", semaphore.name, {tag}, {}, host_now(),
-                format("hazard (not_fenced) at %llu ns: %s names %s, and there was no fence since it was made or reset: a device may still be at it",
-                       static_cast<unsigned long long>(host_now()), text_of(tag).c_str(), semaphore.name.c_str())});
+  hazards_.add({kind, resource, {tag}, {}, host_now(),
+                format("hazard (%s) at %llu ns: %s: %s", kind, static_cast<unsigned long long>(host_now()), text_of(tag).c_str(), text.c_str())});
 }
 
 void Engine::check_quiet(Semaphore& semaphore, const char* verb) {

@@ -96,6 +96,7 @@ class Engine {
   uint64_t fenced() const;                   // all that was made up to there is there on every device
   // Semaphores that the next command of the queue names: made and fenced. It notes that they are used.
   void name_semaphore(Semaphore& semaphore, const mr_op_header& header, const char* op);
+  void host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text);
   // Nothing that was enqueued and not seen done may name it.
   void check_quiet(Semaphore& semaphore, const char* verb);
   uint64_t creation_delay_ns(uint32_t device, uint64_t serial) const;

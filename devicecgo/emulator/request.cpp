@@ -78,6 +78,10 @@ Operand Request::scratch(const char* field, const Spec& spec) {
   return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
 }
 
+void Request::hazard(const char* kind, mr_handle tensor, const std::string& text) const {
+  mesh_.engine().host_hazard(kind, mesh_.tensor(tensor, op_).storage->name, header_, op_, text);
+}
+
 SemaphoreRef Request::semaphore(const char* field, mr_handle handle) {
   if (handle == 0) throw reject("%s is 0: a semaphore is needed", field);
   const SemaphoreRef& semaphore = mesh_.semaphore(handle, where(field).c_str());

@@ -65,6 +65,8 @@ class Request {
   void reads(Plan& plan, const Operand& operand) const;
   void writes(Plan& plan, const Operand& operand, bool may_be_input = false) const;
 
+  // Goes into the report, and stops the mesh as any hazard does.
+  void hazard(const char* kind, mr_handle tensor, const std::string& text) const;
   void commit();  // hands new tensors to the caller
   uint32_t axis() const { return axis_; }
   bool joins_first() const { return joins_first_; }

@@ -400,7 +400,7 @@ TEST_CASE("checker: after the first hazard every call says so, and closing works
   const mr_tensor_spec wanted = spec(shape({4, 4}));
   mr_handle h = 0;
   CHECK(driver().tensor_alloc(mesh.handle(), &wanted, &h, &e) == MR_HAZARD);
-  CHECK(contains(e.message, "no fence since it was made"));
+  CHECK(contains(e.message, "no fence since that was made"));
   CHECK(mesh.close().code == MR_OK);
 }
 

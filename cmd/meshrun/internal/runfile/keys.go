@@ -42,6 +42,7 @@ var Keys = []Key{
 	{"steps", "N", "denoising steps, or repeated forwards (default: the model's)", count(1, math.MaxInt32, func(c *workload.Config) *int { return &c.Steps })},
 	{"queues", "N", "command queues (default 1)", setQueues},
 	{"seed", "N", "of the noise and the emulation (default 0)", setSeed},
+	{"skew_us", "N", "seeded delays of devices and links, up to so many microseconds (default 0)", count(0, 1_000_000_000, func(c *workload.Config) *int { return &c.SkewUS })},
 	{"verify", "pcc=P,max_error=E", "smallest correlation and largest error, in standard deviations (default: by model and dtype)", nil},
 }
 
