@@ -36,14 +36,15 @@ type device struct {
 	launch  uint64      // the last number that the driver accepted
 	joins   pools.Joins
 
-	events    []event // in order; each covers the launches up to it
-	recorded  uint64  // events ever recorded
-	marked    uint64  // launches covered by an event
-	retired   uint64  // every launch up to it has retired
-	fencing   bool    // a fence is in progress: nothing is launched meanwhile
-	leases    int     // banks of semaphores that callers hold
-	unfenced  []*bank // made on a promise, not yet fenced
-	resetting bool    // a reset has its ticket: nothing else gets one
+	events    []event            // in order; each covers the launches up to it
+	recorded  uint64             // events ever recorded
+	marked    uint64             // launches covered by an event
+	retired   uint64             // every launch up to it has retired
+	fencing   bool               // a fence is in progress: nothing is launched meanwhile
+	leases    int                // banks of semaphores that callers hold
+	unfenced  []*bank            // made on a promise, not yet fenced
+	idle      func([]pools.Idle) // what ends the task that found no memory, once the buffers actor has said what it could release
+	resetting bool               // a reset has its ticket: nothing else gets one
 
 	timeRuns bool          // in lockstep: virtual time was set going and has not come to rest
 	poll     time.Duration // the next look at the events, while any is outstanding
@@ -109,6 +110,8 @@ func (d *device) Receive(ctx actor.Context) {
 		m.stream.queue.add(m.tasks)
 	case *granted:
 		d.granted(m)
+	case *idlePools:
+		d.tellIdle(m.pools)
 	case collect: // step does
 	case tick:
 		if d.draining != nil && d.rt.turns != nil {
@@ -152,7 +155,7 @@ func (d *device) step() {
 	if d.draining == nil {
 		return
 	}
-	if d.pending.len() == 0 && d.flying.len() == 0 && !d.fencing {
+	if d.pending.len() == 0 && d.flying.len() == 0 && !d.fencing && d.idle == nil {
 		d.draining.reply <- answer[struct{}]{}
 		d.draining = nil
 	} else if d.rt.turns != nil && len(d.events) > 0 {
@@ -328,6 +331,9 @@ func (d *device) poolGone(i int, name string) {
 			t.missing = 0
 		}
 	}
+	if i == d.buffersPool() {
+		d.tellIdle(nil)
+	}
 }
 
 // needs reports whether a task draws from a pool.
@@ -375,6 +381,7 @@ func (d *device) lose(why error) {
 
 // fail answers everything that is queued, pending or in flight with an error.
 func (d *device) fail(why error) {
+	d.tellIdle(nil)
 	if t := d.current; t != nil {
 		d.current = nil
 		d.drop(t, why)

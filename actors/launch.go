@@ -1,12 +1,14 @@
 package actors
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/devicecgo"
 	"github.com/meshrun/meshrun/messages"
+	"github.com/meshrun/meshrun/pools"
 )
 
 // markEvery is after how many launches an event is recorded at the latest, so that retirement is seen before the driver is full.
@@ -14,7 +16,7 @@ const markEvery = 16
 
 // launchReady carries out the pending tasks in ticket order, as far as their banks are there and no fence is in progress.
 func (d *device) launchReady() {
-	for !d.fencing {
+	for !d.fencing && d.idle == nil {
 		t := d.pending.front()
 		if t == nil || t.missing > 0 {
 			return
@@ -290,8 +292,37 @@ func (d *device) put(t *task) error {
 	return err
 }
 
+// askWhatIsIdle has a task that found no memory wait for the buffers actor to say what could be released; then goes on with that in the error.
+// Nothing is launched meanwhile. It reports whether the task waits.
+func (d *device) askWhatIsIdle(err error, then func(error)) bool {
+	buffers := &d.actors[d.buffersPool()]
+	var told *messages.OutOfMemoryError
+	if !errors.Is(err, messages.ErrOutOfMemory) || errors.As(err, &told) || d.idle != nil || buffers.dead != nil || d.ended {
+		return false
+	}
+	d.idle = func(idle []pools.Idle) {
+		told := &messages.OutOfMemoryError{Err: err}
+		for _, p := range idle {
+			told.Releasable = append(told.Releasable, messages.Releasable{Pool: p.Key.String(), Bytes: p.Bytes})
+		}
+		then(told)
+	}
+	d.send(buffers.pid, whatIsIdle{})
+	return true
+}
+
+func (d *device) tellIdle(idle []pools.Idle) {
+	if then := d.idle; then != nil {
+		d.idle = nil
+		then(idle)
+	}
+}
+
 // finish answers a task that launches nothing.
 func (d *device) finish(t *task, err error) {
+	if d.askWhatIsIdle(err, func(err error) { d.finish(t, err) }) {
+		return
+	}
 	d.journal(t)
 	t.stream.queue.left++
 	d.answer(t, err)
@@ -299,6 +330,9 @@ func (d *device) finish(t *task, err error) {
 
 // drop answers a task that will not be launched.
 func (d *device) drop(t *task, err error) {
+	if d.askWhatIsIdle(err, func(err error) { d.drop(t, err) }) {
+		return
+	}
 	if t.row != nil {
 		t.row.Err = err
 	}

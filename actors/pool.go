@@ -116,6 +116,8 @@ func (a *buffersActor) Receive(ctx actor.Context) {
 		if len(out.leases) > 0 {
 			ctx.Send(a.device, out)
 		}
+	case whatIsIdle:
+		ctx.Send(a.device, &idlePools{a.pools.Idle()})
 	case rewind:
 		a.pools.Reset()
 	}

@@ -75,6 +75,11 @@ type bufferAction struct {
 // takeBuffers: device actor to buffers actor; answered by granted.
 type takeBuffers struct{ actions []bufferAction }
 
+// whatIsIdle asks the buffers actor what could be released; answered by idlePools.
+type whatIsIdle struct{}
+
+type idlePools struct{ pools []pools.Idle }
+
 // describe asks a pool for its first banks; answered by granted without leases. The eager ones are made at open, the others when they are
 // first used.
 type describe struct{}

@@ -84,6 +84,39 @@ func (e *PoisonedError) Error() string {
 // Unwrap returns ErrPoisoned and the cause.
 func (e *PoisonedError) Unwrap() []error { return []error{ErrPoisoned, e.Cause} }
 
+// OutOfMemoryError is an allocation for which a device has no room. Err is the driver's account of it.
+type OutOfMemoryError struct {
+	Err        error
+	Releasable []Releasable // the largest first
+}
+
+// Releasable is a pool of buffers that nobody uses.
+type Releasable struct {
+	Pool  string
+	Bytes int64 // on every device
+}
+
+func (e *OutOfMemoryError) Error() string {
+	const most = 5
+	if len(e.Releasable) == 0 {
+		return e.Err.Error() + ". No pool of buffers could be released: all are in use or there are none"
+	}
+	text := e.Err.Error() + ". Could be released (release_buffers): "
+	for i, p := range e.Releasable {
+		if i == most {
+			return fmt.Sprintf("%s; and %d more", text, len(e.Releasable)-most)
+		}
+		if i > 0 {
+			text += "; "
+		}
+		text += fmt.Sprintf("%s %d bytes", p.Pool, p.Bytes)
+	}
+	return text
+}
+
+// Unwrap returns the driver's error.
+func (e *OutOfMemoryError) Unwrap() error { return e.Err }
+
 // OpError is the failure of one submitted operation. Err is one of the kinds above or wraps one.
 type OpError struct {
 	Op     string

@@ -281,6 +281,26 @@ type Spec struct {
 // HostBytes is the size of one shard as a host array, without padding.
 func (s Spec) HostBytes() int64 { return s.Shape.Elements() * int64(s.DType.HostBytes()) }
 
+// DeviceBytes is the size of one shard in device memory: in tile layout the last two dims are padded to tiles of 32 x 32; a tile of bfloat8_b has
+// 1088 bytes, 64 of them exponents.
+func (s Spec) DeviceBytes() int64 {
+	if s.Layout != Tile {
+		return s.HostBytes()
+	}
+	const side = 32
+	rank, tiles := s.Shape.Rank(), int64(1)
+	for i, d := range s.Shape.Dims() {
+		if i >= rank-2 {
+			d = (d + side - 1) / side
+		}
+		tiles *= int64(d)
+	}
+	if s.DType == BFloat8B {
+		return tiles * 1088
+	}
+	return tiles * side * side * int64(s.DType.HostBytes())
+}
+
 func (s Spec) String() string {
 	return fmt.Sprintf("%s %s %s %s", s.Shape, s.DType, s.Layout, s.Memory)
 }

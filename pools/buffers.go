@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -110,6 +111,31 @@ func (b *Buffers) Release(match func(messages.BufferKey) bool) (slots []int, err
 	}
 	slices.Sort(slots)
 	return slots, nil
+}
+
+// Idle is a pool of which no bank is lent: Release would free it.
+type Idle struct {
+	Key   messages.BufferKey
+	Bytes int64 // on every device, of all its banks
+}
+
+// Idle lists the pools of which no bank is lent, the largest first.
+func (b *Buffers) Idle() []Idle {
+	var all []Idle
+	for key, p := range b.pools {
+		if slices.ContainsFunc(p.slots, func(slot int) bool { return b.slots[slot].lent }) {
+			continue
+		}
+		idle := Idle{Key: key}
+		for _, part := range p.parts {
+			idle.Bytes += part.Spec.DeviceBytes() * int64(len(p.slots))
+		}
+		all = append(all, idle)
+	}
+	slices.SortFunc(all, func(x, y Idle) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Key.String(), y.Key.String()))
+	})
+	return all
 }
 
 // Reset rewinds every index to bank 0.

@@ -328,7 +328,7 @@ std::string Checker::name_of(const Memory& memory) {
   if (memory.owner == nullptr) return "memory";
   std::lock_guard lock(monitor_.mutex);
   if (!memory.owner->name.empty()) return memory.owner->name;
-  return memory.owner->counted.shape.rank != 0 ? text(memory.owner->counted) : "memory of the programs";
+  return memory.owner->made.shape.rank != 0 ? text(memory.owner->made) : "memory of the programs";
 }
 
 void Checker::report(const char* kind, std::string resource, std::vector<LaunchTag> launches, std::vector<uint32_t> devices, std::string text) {

@@ -29,53 +29,30 @@ void Storage::zero() {
 }
 
 void DeviceMemory::check(const Spec& spec, const char* what) const {
-  if (spec.memory == MR_L1) {
-    check_l1(spec.l1_bytes_per_core(cores_), (std::string(what) + ' ' + text(spec)).c_str());
-    return;
-  }
-  const uint64_t bytes = spec.device_bytes();
-  if (bytes > dram_bytes_ - dram_live_)
-    throw error(MR_OUT_OF_MEMORY, "out of memory: %s %s needs %llu bytes of DRAM on every device; %llu of %llu are live, %llu free", what,
-                text(spec).c_str(), static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(dram_live_),
-                static_cast<unsigned long long>(dram_bytes_), static_cast<unsigned long long>(dram_bytes_ - dram_live_));
+  const bool l1 = spec.memory == MR_L1;
+  const uint64_t bytes = bytes_of(spec);
+  if (!(l1 ? l1_ : dram_).fits(bytes)) refuse(l1, bytes, std::string(what) + ' ' + text(spec));
 }
 
-void DeviceMemory::reserve(const Spec& spec, const char* what) {
+Room DeviceMemory::reserve(const Spec& spec, const char* what) {
   check(spec, what);
-  if (spec.memory == MR_L1) {
-    take_l1(spec.l1_bytes_per_core(cores_));
-    return;
-  }
-  dram_live_ += spec.device_bytes();
-  dram_peak_ = std::max(dram_peak_, dram_live_);
+  const bool l1 = spec.memory == MR_L1;
+  return {l1, *arena(l1).take(bytes_of(spec), "unnamed (results and callers' tensors)")};
 }
 
-void DeviceMemory::release(const Spec& spec) {
-  if (spec.memory == MR_L1) {
-    l1_live_ -= spec.l1_bytes_per_core(cores_);
-  } else {
-    dram_live_ -= spec.device_bytes();
-  }
+Room DeviceMemory::reserve_semaphore() {
+  const std::optional<uint64_t> address = l1_.take(4, "semaphores");
+  if (!address) refuse(true, 4, "a semaphore");
+  return {true, *address};
 }
 
-void DeviceMemory::reserve_semaphores(uint32_t count) {
-  const uint64_t bytes = uint64_t{count} * 4;
-  check_l1(bytes, format("%u semaphore%s", count, count == 1 ? "" : "s").c_str());
-  take_l1(bytes);
-}
-
-void DeviceMemory::release_semaphores(uint32_t count) { l1_live_ -= uint64_t{count} * 4; }
-
-void DeviceMemory::check_l1(uint64_t bytes, const char* what) const {
-  if (bytes > l1_bytes_ - l1_live_)
-    throw error(MR_OUT_OF_MEMORY, "out of memory: %s needs %llu bytes of L1 on every core; %llu of %llu are live, %llu free", what,
-                static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(l1_live_),
-                static_cast<unsigned long long>(l1_bytes_), static_cast<unsigned long long>(l1_bytes_ - l1_live_));
-}
-
-void DeviceMemory::take_l1(uint64_t bytes) {
-  l1_live_ += bytes;
-  l1_peak_ = std::max(l1_peak_, l1_live_);
+void DeviceMemory::refuse(bool l1, uint64_t bytes, const std::string& what) const {
+  constexpr size_t kMostListed = 6;
+  const Arena& a = l1 ? l1_ : dram_;
+  const auto wide = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+  throw error(MR_OUT_OF_MEMORY, "out of memory: %s needs %llu bytes of %s; %llu of %llu are live, %llu free, the largest free block has %llu. Live by owner: %s",
+              what.c_str(), wide(bytes), l1 ? "L1 on every core" : "DRAM on every device", wide(a.live()), wide(a.capacity()), wide(a.free()),
+              wide(a.largest_free()), a.owners(kMostListed).c_str());
 }
 
 }  // namespace meshrun::emu

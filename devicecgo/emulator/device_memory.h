@@ -1,5 +1,4 @@
-// device_memory.h: the devices' memory. Storage is one tensor's shards on all devices; DeviceMemory counts what a device has. This is
-// the seam where an allocator with real addresses goes.
+// device_memory.h: the devices' memory. Storage is one tensor's shards on all devices; DeviceMemory knows where they lie on a device.
 #pragma once
 
 #include <atomic>
@@ -7,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "arena.h"
 #include "check_state.h"
 #include "host_pool.h"
 #include "ledger.h"
@@ -41,10 +41,11 @@ class Storage {
   std::atomic<uint32_t> uses{0};
   std::atomic<uint32_t> writers{0};
 
-  // The host's own: handles on this storage, and what DeviceMemory counts for it.
+  // The host's own: handles on this storage, and where DeviceMemory has put it.
   uint32_t handles = 0;
-  Spec counted;
+  Room room;
 
+  Spec made;         // as what it was allocated
   std::string name;  // for reports; under the monitor's lock
 
  private:
@@ -55,31 +56,32 @@ class Storage {
   Block block_;
 };
 
-// DeviceMemory counts bytes on one device; all devices of a mesh hold the same. Used by the host's thread only.
+// DeviceMemory hands out the memory of one device; all devices of a mesh hold the same at the same addresses. DRAM is handed out from the
+// bottom up, L1 from the top down. Used by the host's thread only.
 class DeviceMemory {
  public:
-  DeviceMemory(uint64_t dram_bytes, uint64_t l1_bytes, uint32_t cores) : dram_bytes_(dram_bytes), l1_bytes_(l1_bytes), cores_(cores) {}
+  DeviceMemory(uint64_t dram_bytes, uint64_t l1_bytes, uint32_t cores)
+      : dram_(dram_bytes, kDramUnit, Arena::From::bottom), l1_(l1_bytes, kL1Unit, Arena::From::top), cores_(cores) {}
 
-  void check(const Spec& spec, const char* what) const;  // throws MR_OUT_OF_MEMORY
-  void reserve(const Spec& spec, const char* what);      // the same
-  void release(const Spec& spec);
-  // Semaphores take 4 bytes on every core, from the top of L1 down.
-  void reserve_semaphores(uint32_t count);
-  void release_semaphores(uint32_t count);
+  // All throw MR_OUT_OF_MEMORY, with what is live by owner and the largest free block.
+  void check(const Spec& spec, const char* what) const;
+  Room reserve(const Spec& spec, const char* what);
+  Room reserve_semaphore();  // 4 bytes on every core
+  void release(const Room& room) { arena(room.l1).give_back(room.address); }
+  void own(const Room& room, const std::string& name) { arena(room.l1).own(room.address, owner_of(name)); }
 
-  uint64_t dram_live() const { return dram_live_; }
-  uint64_t dram_peak() const { return dram_peak_; }
-  uint64_t l1_live() const { return l1_live_; }
-  uint64_t l1_peak() const { return l1_peak_; }
+  const Arena& dram() const { return dram_; }
+  const Arena& l1() const { return l1_; }  // of each core
 
  private:
-  void check_l1(uint64_t bytes, const char* what) const;
-  void take_l1(uint64_t bytes);
+  static constexpr uint64_t kDramUnit = 64, kL1Unit = 16;  // alignments of Blackhole's DRAM and L1
 
-  uint64_t dram_bytes_, l1_bytes_;
+  Arena& arena(bool l1) { return l1 ? l1_ : dram_; }
+  uint64_t bytes_of(const Spec& spec) const { return spec.memory == MR_L1 ? spec.l1_bytes_per_core(cores_) : spec.device_bytes(); }
+  [[noreturn]] void refuse(bool l1, uint64_t bytes, const std::string& what) const;
+
+  Arena dram_, l1_;
   uint32_t cores_;
-  uint64_t dram_live_ = 0, dram_peak_ = 0;
-  uint64_t l1_live_ = 0, l1_peak_ = 0;  // per core
 };
 
 }  // namespace meshrun::emu

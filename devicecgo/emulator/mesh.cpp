@@ -61,18 +61,19 @@ uint32_t Mesh::device_at(uint32_t row, uint32_t col, const char* what) const {
 // ---- tensors --------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool zeroed) {
-  memory_.reserve(spec, what);
+  const Room room = memory_.reserve(spec, what);
   std::shared_ptr<Storage> storage;
   try {
     storage = std::make_shared<Storage>(config_.timing ? nullptr : &engine_->pool(), config_.machine.devices(), spec.bytes());
   } catch (const std::bad_alloc&) {
-    memory_.release(spec);
+    memory_.release(room);
     throw error(MR_OUT_OF_MEMORY, "out of memory: %s %s: the host has no %llu bytes for %u devices", what, text(spec).c_str(),
                 wide(spec.bytes() * config_.machine.devices()), config_.machine.devices());
   }
-  storage->counted = spec;
+  storage->made = spec;
   const uint64_t created = engine_->creation();
   for (uint32_t d = 0; d < config_.machine.devices(); ++d) storage->at(d).created = created;
+  storage->room = room;
   if (zeroed) {
     storage->zero();
   } else if (config_.lockstep) {
@@ -90,14 +91,17 @@ const std::shared_ptr<Storage>& Mesh::static_area(uint64_t bytes) {
 }
 
 void Mesh::pass_through(const std::vector<Spec>& specs, const char* what) {
-  size_t taken = 0;
+  std::vector<Room> rooms;
+  const auto give_back = [&] {
+    for (const Room& r : rooms) memory_.release(r);
+  };
   try {
-    for (; taken < specs.size(); ++taken) memory_.reserve(specs[taken], what);
+    for (const Spec& s : specs) rooms.push_back(memory_.reserve(s, what));
   } catch (...) {
-    while (taken-- != 0) memory_.release(specs[taken]);
+    give_back();
     throw;
   }
-  for (const Spec& s : specs) memory_.release(s);
+  give_back();
 }
 
 mr_handle Mesh::add_tensor(std::shared_ptr<Storage> storage, const Spec& spec) {
@@ -186,7 +190,7 @@ void Mesh::tensor_free(const mr_handle* handles, uint32_t count) {
   tensors_.check_batch(handles, count, "tensor_free");
   for (uint32_t i = 0; i < count; ++i) {
     const Tensor t = tensors_.take(handles[i]);
-    if (--t.storage->handles == 0) memory_.release(t.storage->counted);
+    if (--t.storage->handles == 0) memory_.release(t.storage->room);
   }
 }
 
@@ -194,10 +198,17 @@ void Mesh::tensor_free(const mr_handle* handles, uint32_t count) {
 
 void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
   if (count != 0 && out == nullptr) throw error(MR_INVALID_ARGUMENT, "semaphores_create: semaphores is NULL, count is %u", count);
-  memory_.reserve_semaphores(count);
+  std::vector<Room> rooms;
+  try {
+    for (uint32_t i = 0; i < count; ++i) rooms.push_back(memory_.reserve_semaphore());
+  } catch (...) {
+    for (const Room& r : rooms) memory_.release(r);
+    throw;
+  }
   for (uint32_t i = 0; i < count; ++i) {
     auto semaphore = std::make_shared<Semaphore>(config_.machine.devices(), initial);
     Semaphore& s = *semaphore;
+    s.room = rooms[i];
     out[i] = semaphores_.add(std::move(semaphore));
     s.name = format("semaphore %u", handle_slot(out[i]));
     s.created = engine_->creation();
@@ -237,9 +248,9 @@ void Mesh::semaphores_free(const mr_handle* handles, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     semaphores.push_back(semaphores_.take(handles[i]));
     engine_->check_quiet(*semaphores.back(), "freed");
+    memory_.release(semaphores.back()->room);
   }
   engine_->bury(std::move(semaphores));
-  memory_.release_semaphores(count);
 }
 
 // ---- events ---------------------------------------------------------------------------------------------------------------
@@ -380,8 +391,8 @@ std::string Mesh::report() {
   for (const uint64_t n : stats.retired_per_device) json.value(n);
   json.end_array();
   json.field("semaphores_live", semaphores_.live()).field("tensors_live", tensors_.live()).field("events_live", events_.live());
-  json.field("dram_live_bytes", memory_.dram_live()).field("dram_peak_bytes", memory_.dram_peak());
-  json.field("l1_live_bytes", memory_.l1_live()).field("l1_peak_bytes", memory_.l1_peak());
+  json.field("dram_live_bytes", memory_.dram().live()).field("dram_peak_bytes", memory_.dram().peak());
+  json.field("l1_live_bytes", memory_.l1().live()).field("l1_peak_bytes", memory_.l1().peak());
   json.end_object();
   json.field("virtual_ns", engine_->host_now());
   json.end_object();
@@ -398,8 +409,11 @@ void Mesh::name(mr_handle object, const char* name) {
   if (Tensor* t = tensors_.find(object)) {
     t->name = name;
     engine_->set_name(t->storage->name, name);
+    memory_.own(t->storage->room, name);
   } else {
-    engine_->set_name(semaphores_.get(object, "name: object")->name, name);
+    const SemaphoreRef& s = semaphores_.get(object, "name: object");
+    engine_->set_name(s->name, name);
+    memory_.own(s->room, name);
   }
 }
 

@@ -63,7 +63,7 @@ class Mesh {
   std::shared_ptr<Storage> allocate(const Spec& spec, const char* what, bool zeroed);  // reserved in the accounts
   // Memory of the programs' own on every device, the same for all launches. It lies below what tensors in L1 get and is not counted.
   const std::shared_ptr<Storage>& static_area(uint64_t bytes);
-  void release(const Spec& spec) { memory_.release(spec); }
+  void release(const Storage& storage) { memory_.release(storage.room); }  // reserved, and no handle's yet
   mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
   void check_room(const Spec& spec, const char* what) const { memory_.check(spec, what); }  // that so much is free now
   void pass_through(const std::vector<Spec>& specs, const char* what);                       // takes so much and gives it back

@@ -21,7 +21,7 @@ uint64_t Collective::chunk_bytes(const Config& config, uint64_t share) const {
 }
 
 Request::~Request() {
-  for (const Made& m : made_) mesh_.release(m.spec);
+  for (const Made& m : made_) mesh_.release(*m.storage);
 }
 
 void Request::commit() {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "arena.h"
 #include "check_state.h"
 
 namespace meshrun::emu {
@@ -67,6 +68,7 @@ class Semaphore {
   }
 
   std::string name;  // for reports; under the monitor's lock
+  Room room;         // the host's
 
   // The host's own: when it was made or reset last, and the last commands per queue that name it.
   uint64_t created = 0;

@@ -370,12 +370,12 @@ TEST_CASE("memory: capacity counts padded tiles; L1 counts per core") {
   CHECK(mesh.try_enqueue(op).code == MR_OUT_OF_MEMORY);
   CHECK(op.output == 0);
   CHECK(mesh.report().find("\"tensors_live\":1") != std::string::npos);
-  // L1: 256 semaphores fill it.
-  mesh.semaphores(200);
-  mr_handle many[57];
-  CHECK(driver().semaphores_create(mesh.handle(), 57, 0, many, &e) == MR_OUT_OF_MEMORY);
-  CHECK(std::string(e.message).find("57 semaphores needs 228 bytes of L1 on every core; 800 of 1024") != std::string::npos);
-  CHECK(driver().semaphores_create(mesh.handle(), 56, 0, many, &e) == MR_OK);
+  // L1: 64 semaphores fill it, 16 bytes each.
+  mesh.semaphores(50);
+  mr_handle many[15];
+  CHECK(driver().semaphores_create(mesh.handle(), 15, 0, many, &e) == MR_OUT_OF_MEMORY);
+  CHECK_MESSAGE(std::string(e.message).find("a semaphore needs 4 bytes of L1 on every core; 1024 of 1024") != std::string::npos, e.message);
+  CHECK(driver().semaphores_create(mesh.handle(), 14, 0, many, &e) == MR_OK);
 }
 
 TEST_CASE("semaphores: created with a value, reset to one, on every device") {
