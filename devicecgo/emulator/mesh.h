@@ -61,12 +61,12 @@ class Mesh {
   Tensor& tensor(mr_handle h, const char* what) { return tensors_.get(h, what); }
   const SemaphoreRef& semaphore(mr_handle h, const char* what) { return semaphores_.get(h, what); }
   std::shared_ptr<Storage> allocate(const Spec& spec, const char* what, bool zeroed);  // reserved in the accounts
-  // Memory of the programs' own on every device, the same for all launches. It lies below what tensors in L1 get and is not counted.
-  const std::shared_ptr<Storage>& static_area(uint64_t bytes);
   void release(const Storage& storage) { memory_.release(storage.room); }  // reserved, and no handle's yet
   mr_handle add_tensor(std::shared_ptr<Storage> storage, const Spec& spec);
   void check_room(const Spec& spec, const char* what) const { memory_.check(spec, what); }  // that so much is free now
   void pass_through(const std::vector<Spec>& specs, const char* what);                       // takes so much and gives it back
+  // Memory of the programs' own on every device, the same for all launches. It lies below what tensors in L1 get and is not counted.
+  const std::shared_ptr<Storage>& static_area(uint64_t bytes);
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
@@ -77,10 +77,10 @@ class Mesh {
   Config config_;
   DeviceMemory memory_;
   std::unique_ptr<Engine> engine_;
-  std::shared_ptr<Storage> static_area_;
   HandleTable<Tensor> tensors_;
   HandleTable<SemaphoreRef> semaphores_;
   HandleTable<std::shared_ptr<HostEvent>> events_;
+  std::shared_ptr<Storage> static_area_;
   bool apart_;  // devices make things in their own time
   bool lost_ = false;
   std::string lost_text_;
