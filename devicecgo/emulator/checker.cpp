@@ -56,7 +56,16 @@ void Checker::enter(Context& context, const LaunchTag& due) {
                   text_of(tag).c_str(), text_of(due).c_str()));
   Clock clock = progress_[timeline(d, tag.queue)];
   for (uint32_t q = 0; q < queues_; ++q)
-    for (uint32_t peer = 0; peer < devices_; ++peer) clock.raise(timeline(peer, q), static_cast<uint32_t>(launch.host_seen[q]));
+    for (uint32_t peer = 0; peer < devices_; ++peer) {
+      clock.raise(timeline(peer, q), static_cast<uint32_t>(launch.host_seen[q]));
+      // And what the device knew then of the other queue.
+      const std::deque<Exit>& past = past_[timeline(peer, q)];
+      for (size_t i = past.size(); i-- > 0;)
+        if (past[i].position <= launch.host_seen[q]) {
+          clock.join(past[i].clock);
+          break;
+        }
+    }
   clock.raise(timeline(d, tag.queue), tag.position);
   context.strand.set(StampRef::make(tag, d, std::move(clock)));
 }
@@ -122,7 +131,7 @@ WordState& Checker::take(Context& context, Semaphore& semaphore, uint32_t lane, 
                   text_of(s.owner).c_str()));
   }
   s.owned = true;
-  s.left = false;
+  s.left = context.launch().contexts[device].left;
   s.owner = tag;
   s.rest();
   context.launch().words[device].push_back(&word);

@@ -168,6 +168,7 @@ class Engine {
   bool may_step() const;
   void step();
   void settle_programs();
+  uint64_t late_look_ns(const Waiter& waiter) const;
   Launch* next_of(uint32_t device, uint32_t queue);
   void strike(Launch& launch);  // with the faults of its operation
   void pump(uint32_t device, uint32_t queue);

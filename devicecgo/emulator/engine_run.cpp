@@ -207,6 +207,13 @@ void Engine::step() {
   settle_programs();
 }
 
+// Now and then the core that waits looks up late, and meanwhile more may come.
+uint64_t Engine::late_look_ns(const Waiter& w) const {
+  if (config_.skew_ns == 0 || w.semaphore == nullptr) return 0;
+  const uint64_t dice = seeded(config_.seed, w.lane, now_ ^ uint64_t{w.target} << 40, Skew::look);
+  return dice % 8 == 0 ? dice / 8 % config_.skew_ns : 0;
+}
+
 void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by) {
   if (checker_) checker_->arrived(word, amount, by);
   const uint32_t value = word.value.load(std::memory_order_relaxed) + amount;
@@ -216,7 +223,11 @@ void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampR
     Waiter* next = w->next;
     if (value >= w->target) {
       w->unlink();
-      ready_.push_back(w->handle);
+      if (const uint64_t late = late_look_ns(*w)) {
+        at(now_ + late, Event::Kind::resume, w->handle.address());
+      } else {
+        ready_.push_back(w->handle);
+      }
     }
     w = next;
   }

@@ -303,8 +303,9 @@ void Mesh::enqueue(void* op) {
   Request request(*this, entry->name, header);
   std::unique_ptr<Plan> plan = entry->plan(request, op);
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  request.commit();
   for (Semaphore* s : request.semaphores()) engine_->name_semaphore(*s, header, entry->name);
+  if (engine_->hazard_stopped()) report_hazard();
+  request.commit();
   plan->joins_first = request.joins_first();
   plan->axis = request.axis();
   launch->plan = std::move(plan);

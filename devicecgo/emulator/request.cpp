@@ -78,8 +78,9 @@ Operand Request::scratch(const char* field, const Spec& spec) {
   return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
 }
 
-void Request::hazard(const char* kind, mr_handle tensor, const std::string& text) const {
-  mesh_.engine().host_hazard(kind, mesh_.tensor(tensor, op_).storage->name, header_, op_, text);
+void Request::hazard(const char* kind, mr_handle object, const std::string& text) const {
+  const bool tensor = handle_generation(object) >> 29 == static_cast<uint32_t>(Kind::tensor);
+  mesh_.engine().host_hazard(kind, tensor ? mesh_.tensor(object, op_).storage->name : mesh_.semaphore(object, op_)->name, header_, op_, text);
 }
 
 SemaphoreRef Request::semaphore(const char* field, mr_handle handle) {

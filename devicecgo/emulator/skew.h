@@ -6,7 +6,7 @@
 
 namespace meshrun::emu {
 
-enum class Skew : uint64_t { dispatch, link, creation };
+enum class Skew : uint64_t { dispatch, link, creation, look };
 
 inline uint64_t splitmix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;

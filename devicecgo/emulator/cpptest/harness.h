@@ -190,7 +190,9 @@ class TestMesh {
   }
   // Waits for all that was enqueued.
   Answer fence(uint32_t queue = 0) {
-    const mr_handle event = record(queue);
+    mr_handle event = 0;
+    mr_error failed = fresh_error();
+    if (driver().event_record(mesh_, queue, &event, &failed) != MR_OK) return {failed.code, failed.message};
     const auto begin = std::chrono::steady_clock::now();
     for (;;) {
       bool done = false;
