@@ -89,12 +89,12 @@ void Checker::leave(Context& context) {
   Clock clock = context.strand.stamp()->clock;
   clock.raise(timeline(d, tag.queue), tag.position + 1);
   context.strand.set({});
-  if (queues_ > 1) {
+  if (queues_ > 1 && context.launch().plan->in_queue) {
     std::deque<Exit>& past = past_[timeline(d, tag.queue)];
     if (past.size() == kPast) past.pop_front();
     past.push_back({tag.position + 1, clock});
   }
-  progress_[timeline(d, tag.queue)] = std::move(clock);
+  progress_[timeline(d, tag.queue)].join(clock);
 }
 
 void Checker::passed(uint32_t device, const Launch& wait) {

@@ -279,6 +279,7 @@ void Engine::remember_profile(const Launch& launch) {
 }
 
 const LaunchTag& Engine::due(const Context& context) const {
+  if (!context.launch().plan->in_queue) return context.launch().tag;
   const Queue& queue = queues_[context.launch().queue];
   return queue.commands[devices_[context.device()].queues[context.launch().queue].position - queue.base]->tag;
 }

@@ -331,7 +331,8 @@ void Engine::pump(uint32_t device, uint32_t q) {
     for (const Fault& f : active_faults_)
       if (f.kind == Fault::Kind::stop && f.device == device && launch.number >= f.launch) d.stopped = true;
     if (d.stopped) return;
-    dq.busy = true;
+    dq.busy = launch.plan->in_queue;
+    if (!dq.busy) ++dq.position;
     at(start_time(device, launch), Event::Kind::enter, &launch.contexts[device]);
   }
 }
@@ -373,8 +374,10 @@ void Engine::leave(Context& context) {
     }
   launch.start_ns = std::min(launch.start_ns, context.start_ns);
   launch.end_ns = std::max(launch.end_ns, now_);
-  d.queues[launch.queue].busy = false;
-  ++d.queues[launch.queue].position;
+  if (launch.plan->in_queue) {
+    d.queues[launch.queue].busy = false;
+    ++d.queues[launch.queue].position;
+  }
   if (launch.number != 0) device_retired_[context.device()].fetch_add(1, std::memory_order_relaxed);
   if (--launch.devices_left == 0) command_done(launch);
   for (uint32_t q = 0; q < config_.queues; ++q) pump(context.device(), q);

@@ -46,6 +46,8 @@ class Plan {
 
   // It begins with a barrier: nobody may write to a peer, or raise more than the barrier, before the peer has entered.
   bool joins_first = false;
+  // False: devices do it in their own time, beside what stands behind it in the queue. Events behind it wait for it all the same.
+  bool in_queue = true;
   uint32_t axis = UINT32_MAX;  // of a collective: the first that it names
 };
 

@@ -34,6 +34,7 @@ std::unique_ptr<Plan> plan_creation(std::vector<SemaphoreRef> semaphores, uint32
   plan->initial = initial;
   plan->zeroed = zeroed;
   plan->serial = serial;
+  plan->in_queue = bool(zeroed);  // the first value of a semaphore comes past the queue
   if (zeroed) plan->uses.push_back({zeroed.storage, true});
   return plan;
 }

@@ -362,7 +362,7 @@ TEST_CASE("checker: gathers with two banks are safe under every seed") {
 }
 
 TEST_CASE("checker: one bank instead of two matters") {
-  must_matter([](const std::string& config) { return play({.banks = 1}, config); }, "semaphore_in_use", "ag[1].bank0");
+  must_matter([](const std::string& config) { return play({.banks = 1, .count = 60}, config); }, "semaphore_in_use", "ag[1].bank0");
 }
 
 TEST_CASE("checker: a result read after the next gather of its key but one matters") {
@@ -370,7 +370,7 @@ TEST_CASE("checker: a result read after the next gather of its key but one matte
 }
 
 TEST_CASE("checker: the fence behind a creation matters") {
-  must_matter([](const std::string& config) { return play({.fenced = false, .count = 2}, config); }, "not_fenced", "ag[1].bank0.0");
+  must_matter([](const std::string& config) { return play({.fenced = false, .count = 6}, config); }, "not_fenced", "ag[1].bank0.0");
 }
 
 TEST_CASE("checker: the report names both launches, the devices, the resource and the time") {
