@@ -290,3 +290,57 @@ func TestADeviceThatSwapsTwoLaunches(t *testing.T) {
 	require.Equal(t, 5, p.code, p.stderr)
 	require.Contains(t, p.stdout, `"class":"entered_other","device":[0,3]`)
 }
+
+// A1: without a persistent buffer there is always a barrier, and a device that lags 5 ms is waited for.
+func TestADeviceThatLags(t *testing.T) {
+	s := strict{mesh: "[1,4]", tensors: `"g":{"dtype":"float32","fill":{"global":[1,1,32,256],"random":1,"shard":{"1":3}}}`,
+		calls: []string{`{"op":"all_gather","in":"g","dim":3,"mesh_axis":1,"out":"y"}`}}
+	want := s.run(t, 0, 0)
+	for seed := range seeds(t) {
+		p := execute(s.text(fmt.Sprintf(`"seed":%d,"skew_us":50,"faults":["device 0,2 delay 5ms"],`, seed)))
+		require.Equal(t, 0, p.code, p.stderr)
+		require.Equal(t, want, readLog(t, p.stdout).hashes())
+	}
+}
+
+// A3: 200 two-dimensional exchanges back to back, devices up to 3 ms apart.
+func TestExchangesBackToBack(t *testing.T) {
+	s := strict{mesh: "[2,2]", tensors: `"p":{"dtype":"bfloat16","layout":"row_major","fill":{"global":[1,6,8,2],"random":4,"shard":{"0":1,"1":2}}}`,
+		streams: [][]string{repeat(200, "a", `"op":"neighbor_pad_persistent_buffer","in":"p","dims":[1,2],"axes":[0,1],"pad_left":[1,1],"pad_right":[1,1]`)}}
+	l := s.run(t, 0, 0)
+	for seed := range uint64(3) {
+		got := s.run(t, seed, 3000)
+		require.Equal(t, l, got)
+		for i := range 200 {
+			require.Equal(t, got["asum0[0 0]"], got[fmt.Sprintf("asum%d[0 0]", i)], "every result is the same")
+		}
+	}
+}
+
+// A5: what is made late on a device is waited for before its first use.
+func TestAllocationThatIsLate(t *testing.T) {
+	for name, calls := range kinds() {
+		s := strict{tensors: used(calls...), streams: [][]string{calls}}
+		want := s.run(t, 0, 0)
+		p := execute(s.text(`"faults":["device 1,3 late allocation 50ms"],`))
+		require.Equal(t, 0, p.code, "%s: %s", name, p.stderr)
+		require.Equal(t, want, readLog(t, p.stdout).hashes(), name)
+	}
+}
+
+// B9: the report of a hang tells the classes apart.
+func TestHangsByClass(t *testing.T) {
+	text := `{"mesh":[1,4],"faults":[%q],"on_hazard":"continue","tensors":{"x":{"shape":[1,1,32,128],"fill":{"const":1}}},
+		"calls":[{"op":"all_gather","in":"x","dim":3,"mesh_axis":1},{"op":"reduce_scatter","in":"x","dim":3,"mesh_axis":1},{"op":"fence"}]}`
+	for fault, want := range map[string]string{
+		"device 0,2 stop at launch 2":      `"class":"never_entered","device":[0,2]`,
+		"device 0,1 swap launch 1 and 2":   `"class":"entered_other","device":[0,1]`,
+		"op reduce_scatter axis 1 #1 hang": `"class":"never_left","device":[0,0]`,
+	} {
+		p := execute(fmt.Sprintf(text, fault))
+		require.Equal(t, 5, p.code, "%s: %s", fault, p.stderr)
+		require.Contains(t, p.stdout, want, fault)
+		require.Contains(t, p.stdout, `"recent":[`)
+		require.Contains(t, p.stdout, `"faults":["`+fault+`"]`)
+	}
+}
