@@ -50,6 +50,7 @@ const (
 	Int32    = messages.Int32
 	UInt16   = messages.UInt16
 	UInt8    = messages.UInt8
+	BFloat8B = messages.BFloat8B
 
 	Tile     = messages.Tile
 	RowMajor = messages.RowMajor

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -130,7 +131,7 @@ func (d *device) makeAll(t *task, banks []*bank) error {
 	for _, b := range banks {
 		for _, member := range b.group {
 			if err := d.make(member, t.row); err != nil {
-				return d.inventoried(err)
+				return err
 			}
 		}
 	}
@@ -196,7 +197,7 @@ func (d *device) enqueue(t *task) {
 		h := args.Header()
 		h.Launch = d.launch + 1
 		h.Stream = t.stream.id
-		err = d.inventoried(d.dev.Launch(args))
+		err = d.dev.Launch(args)
 	}
 	if err != nil {
 		// The driver refused: nothing was enqueued, and the launch joins nobody.
@@ -280,7 +281,7 @@ func (d *device) put(t *task) error {
 	mem := t.out[0].mem
 	h, err := d.dev.AllocTensor(w.spec)
 	if err != nil {
-		return d.inventoried(err)
+		return err
 	}
 	mem.own = buffer{base: h, spec: w.spec.Spec}
 	d.called(h, messages.FreshName, w.spec.Spec)
@@ -303,12 +304,29 @@ func (d *device) askWhatIsIdle(err error, then func(error)) bool {
 	d.idle = func(idle []pools.Idle) {
 		told := &messages.OutOfMemoryError{Err: err}
 		for _, p := range idle {
-			told.Releasable = append(told.Releasable, messages.Releasable{Pool: p.Key.String(), Bytes: p.Bytes})
+			if bytes := d.made(p.Slots); bytes > 0 {
+				told.Releasable = append(told.Releasable, messages.Releasable{Pool: p.Key.String(), Bytes: bytes})
+			}
 		}
+		slices.SortStableFunc(told.Releasable, func(a, b messages.Releasable) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		then(told)
 	}
 	d.send(buffers.pid, whatIsIdle{})
 	return true
+}
+
+// made is how many bytes the buffers in these slots have on every device, as far as they have been made.
+func (d *device) made(slots []int) (bytes int64) {
+	for _, slot := range slots {
+		b := d.banks[d.buffersPool()][slot]
+		if b == nil || b.unmade != nil {
+			continue
+		}
+		for i := range b.buffers {
+			bytes += b.buffers[i].spec.DeviceBytes()
+		}
+	}
+	return bytes
 }
 
 func (d *device) tellIdle(idle []pools.Idle) {

@@ -401,6 +401,9 @@ func (s *Stream) Write(ctx context.Context, spec devicecgo.TensorSpec, dist mess
 	if spec.Shape.Rank() == 0 || spec.DType == messages.DTypeUnset {
 		return messages.Invalid("write", "spec", spec.Spec, "has a shape and a dtype")
 	}
+	if spec.DType == messages.BFloat8B && spec.Layout == messages.RowMajor {
+		return messages.Invalid("write", "layout", spec.Layout, "is tile where the dtype is %s, which shares exponents within tiles", spec.DType)
+	}
 	if s.rt.turns != nil {
 		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package axis
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -209,6 +210,7 @@ func TestPassThrough(t *testing.T) {
 func TestComputeRules(t *testing.T) {
 	m := mesh(t, 2, 4, 1, messages.Ring)
 	f32 := func(dims ...int) messages.Spec { s := bf16(dims...); s.DType = messages.Float32; return s }
+	bf8 := func(dims ...int) messages.Spec { s := bf16(dims...); s.DType = messages.BFloat8B; return s }
 	u8 := bf16(1, 1, 2, 2)
 	u8.DType = messages.UInt8
 	idx := func(v ...int) messages.Index { x, err := messages.IndexOf(v...); require.NoError(t, err); return x }
@@ -259,7 +261,16 @@ func TestComputeRules(t *testing.T) {
 		{messages.Permute{Order: idx(0, 0, 1)}, []messages.Spec{bf16(2, 3, 4)}, nil, "names each"},
 		{messages.Permute{Order: idx(1, 0)}, []messages.Spec{bf16(2, 3, 4)}, nil, "names each"},
 		{messages.Convert{DType: messages.Float32}, []messages.Spec{bf16(2, 3)}, []int{2, 3}, ""},
-		{messages.Convert{DType: messages.BFloat8B}, []messages.Spec{bf16(2, 3)}, nil, "bfloat8_b"},
+		{messages.Convert{DType: messages.BFloat8B}, []messages.Spec{bf16(2, 3)}, []int{2, 3}, ""},
+		{messages.Convert{DType: messages.BFloat8B, Layout: messages.RowMajor}, []messages.Spec{bf16(2, 3)}, nil, "layout row_major: is tile where the dtype is bfloat8_b"},
+		{messages.Convert{Layout: messages.RowMajor}, []messages.Spec{bf8(2, 3)}, nil, "layout row_major"},
+		{messages.Convert{DType: messages.BFloat16, Layout: messages.RowMajor}, []messages.Spec{bf8(2, 3)}, []int{2, 3}, ""},
+		{messages.Matmul{DType: messages.BFloat8B}, []messages.Spec{bf16(2, 4), bf8(4, 3)}, []int{2, 3}, ""},
+		{messages.AllGather{Dim: 1, MeshAxis: 1}, []messages.Spec{bf8(2, 32)}, []int{2, 128}, ""},
+		{messages.AllGather{Dim: 1, MeshAxis: 1}, []messages.Spec{bf8(2, 40)}, nil, "whole blocks of 16"},
+		{messages.AllGather{Dim: 0, MeshAxis: 1}, []messages.Spec{bf8(2, 40)}, []int{8, 40}, ""},
+		{messages.ReduceScatter{Dim: 1, MeshAxis: 1}, []messages.Spec{bf8(2, 32)}, []int{2, 8}, ""},
+		{messages.StridedAllGatherMatmul{MeshAxis: 1}, []messages.Spec{bf16(1, 1, 2, 4), bf16(1, 2, 16, 3)}, nil, "weight"},
 		{messages.Activation{Fn: messages.GELU}, []messages.Spec{bf16(2, 3)}, []int{2, 3}, ""},
 		{messages.Activation{}, []messages.Spec{bf16(2, 3)}, nil, "activation none"},
 		{messages.Activation{Fn: messages.GELU}, []messages.Spec{bf16(2, 3), bf16(2, 3)}, nil, "takes at most 1"},
@@ -329,5 +340,36 @@ func TestMakeNeverPanics(t *testing.T) {
 				require.ErrorIs(t, err, messages.ErrInvalid, fmt.Sprint(seed))
 			}
 		}()
+	}
+}
+
+// A dim that no shape can hold is refused where it would arise, in results and in buffers; the lengths do not wrap around.
+func TestDimsThatNoShapeCanHold(t *testing.T) {
+	m := Mesh{Shape: messages.MeshShape{Rows: 2, Cols: 4}, Grid: [2]int{8, 8}, NumLinks: 1, Topology: [2]messages.Topology{messages.Linear, messages.Ring}}
+	spec := func(layout messages.Layout, dims ...int) messages.Spec {
+		return messages.Spec{Shape: messages.ShapeOf(dims...), DType: messages.BFloat16, Layout: layout}
+	}
+	index := func(v ...int) messages.Index { i, _ := messages.IndexOf(v...); return i }
+	for _, tt := range []struct {
+		op messages.Operation
+		in messages.Spec
+	}{
+		{messages.AllGather{Dim: 3, MeshAxis: 1}, spec(messages.Tile, 1, 1, 1, 1<<30)}, // 2^32 would wrap to 0
+		{messages.AllGather{Dim: 0, MeshAxis: 1, UsePersistentBuffer: true}, spec(messages.Tile, 1<<29+1, 32)},
+		{messages.ReduceScatter{Dim: 3, MeshAxis: 0, UsePersistentBuffer: true}, spec(messages.Tile, 1<<30, 1, 1, 2)},
+		{messages.NeighborPad{Dims: index(0), Axes: index(0), PadLeft: index(1 << 30), PadRight: index(1 << 30)}, spec(messages.RowMajor, 1<<30)},
+		{messages.NeighborPadHalo{Dims: index(2), Axes: index(0), PadLeft: index(1), PadRight: index(1)}, spec(messages.RowMajor, 1, 1<<30, 4, 4, 4)},
+	} {
+		_, err := Make(m, tt.op, []messages.Spec{tt.in})
+		if !errors.Is(err, messages.ErrInvalid) {
+			t.Errorf("%v of %v: %v", tt.op.Kind(), tt.in.Shape, err)
+		}
+	}
+	_, _, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferNPHalo, Shape: messages.ShapeOf(1<<30, 1<<30, 1<<30, 2, 2), Dim: 3, Pad: [2]int{1, 1}})
+	if !errors.Is(err, messages.ErrInvalid) {
+		t.Errorf("sticks beyond 2^63: %v", err)
+	}
+	if _, _, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferAG, Shape: messages.ShapeOf(1, 1<<29-1), Dim: 1, Axis: 1}); err != nil {
+		t.Errorf("2^31-4 is a length: %v", err)
 	}
 }

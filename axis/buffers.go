@@ -10,6 +10,9 @@ func BufferParts(m Mesh, key messages.BufferKey) (messages.BufferKey, []messages
 	if err == nil {
 		err = checkParts(parts)
 	}
+	for i := 0; err == nil && i < len(parts); i++ {
+		err = checkBlocks("buffer layout", parts[i].Spec)
+	}
 	return key, parts, err
 }
 

@@ -42,8 +42,8 @@ func checkRank(field string, s messages.Shape, low, high int) error {
 }
 
 func checkFloat(field string, s messages.Spec) error {
-	if s.DType != messages.BFloat16 && s.DType != messages.Float32 {
-		return fail(field+" dtype", s.DType, "is bfloat16 or float32")
+	if !s.DType.Float() {
+		return fail(field+" dtype", s.DType, "is bfloat16, float32 or bfloat8_b")
 	}
 	return nil
 }
@@ -82,6 +82,30 @@ func broadcast(a, b messages.Shape) (messages.Shape, bool) {
 func checkBroadcast(field string, a, b messages.Shape) error {
 	if out, ok := broadcast(a, b); !ok || out != a {
 		return fail(field, b, "broadcasts to %s: each dim, from the last, is equal or 1", a)
+	}
+	return nil
+}
+
+// checkBlocks says that bfloat8_b, whose exponents are shared within tiles, is in tile layout.
+func checkBlocks(field string, s messages.Spec) error {
+	if s.DType == messages.BFloat8B && s.Layout == messages.RowMajor {
+		return fail(field, s.Layout, "is tile where the dtype is %s, which shares exponents within tiles", s.DType)
+	}
+	return nil
+}
+
+// checkWholeBlocks says that a gather along dim keeps the blocks of bfloat8_b, 16 values of a row with one exponent, as they are.
+func checkWholeBlocks(s messages.Spec, dim int) error {
+	if s.DType == messages.BFloat8B && dim == s.Shape.Rank()-1 && s.Shape.Dim(dim)%16 != 0 {
+		return fail("input", describe("%s %s", s.Shape, s.DType), "has whole blocks of 16 along the last dim, where it is gathered")
+	}
+	return nil
+}
+
+// checkMatrix says that a weight is one matrix, whatever its rank.
+func checkMatrix(field string, s messages.Shape) error {
+	if s.Elements() != int64(s.Dim(-1))*int64(s.Dim(-2)) {
+		return fail(field, s, "is one matrix [K, N]")
 	}
 	return nil
 }

@@ -53,6 +53,9 @@ func planAllGather(m Mesh, operation messages.Operation, in []messages.Spec, p *
 		return err
 	}
 	view := x.Shape.Rank4()
+	if err := checkWholeBlocks(x, dim-added); err != nil {
+		return err
+	}
 	out := messages.Spec{Shape: view.With(dim, view.Dim(dim)*m.Shape.Axis(op.MeshAxis)), DType: x.DType, Layout: x.Layout, Memory: messages.DRAM}
 	if op.UseHyperparams {
 		p.Hyper = AllGatherHyper(view)

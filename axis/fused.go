@@ -35,6 +35,12 @@ func planStridedAllGatherMatmul(m Mesh, operation messages.Operation, in []messa
 	if err := planMatmul(m, messages.Matmul{Activation: op.Activation}, []messages.Spec{gathered, weight, in[2]}, p); err != nil {
 		return err
 	}
+	if err := checkMatrix("weight", weight.Shape); err != nil {
+		return err
+	}
+	if err := checkWholeBlocks(x, 3); err != nil {
+		return err
+	}
 	key, parts, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferAG, Shape: x.Shape, Dim: 3, Axis: op.MeshAxis, DType: x.DType})
 	if err != nil {
 		return err
@@ -63,6 +69,9 @@ func planMatmulStridedReduceScatter(m Mesh, operation messages.Operation, in []m
 		return err
 	}
 	if err := planMatmul(m, messages.Matmul{}, []messages.Spec{x, weight, {}}, p); err != nil {
+		return err
+	}
+	if err := checkMatrix("weight", weight.Shape); err != nil {
 		return err
 	}
 	product := p.Outputs[0].Driver

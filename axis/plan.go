@@ -223,6 +223,9 @@ func Make(m Mesh, op messages.Operation, in []messages.Spec) (*Plan, error) {
 	if err == nil {
 		err = p.checkShapes()
 	}
+	for i := 0; err == nil && i < p.NumOutputs; i++ {
+		err = checkBlocks("layout", p.Outputs[i].Driver)
+	}
 	if err != nil {
 		if inv, ok := err.(*messages.InvalidError); ok && inv.Op == "" {
 			inv.Op = name

@@ -106,11 +106,6 @@ func planConvert(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pl
 	if op.Layout != messages.LayoutUnset {
 		out.Layout = op.Layout
 	}
-	for _, s := range []messages.Spec{in[0], out} {
-		if s.DType == messages.BFloat8B {
-			return fail("dtype", s.DType, "is not converted here; use bfloat16, float32 or an integer dtype")
-		}
-	}
 	if out.DType == in[0].DType && out.Layout == in[0].Layout {
 		p.alias(in[0], in[0].Shape)
 		return nil

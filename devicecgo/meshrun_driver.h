@@ -409,7 +409,7 @@ typedef struct mr_neighbor_pad {
 enum { MR_HAS_W = 1 };
 
 /* Exchanges the halo of the interior of a row-major [..., H, W, C] tensor into a compact buffer of sticks [sticks, C]: H-top, H-bottom,
- * W-left, W-right. H parts are outer, pad row, column; W parts are outer, row (the H-padded ones), pad column. The interior is the input
+ * W-left, W-right. H parts are outer, pad row, column; W parts are outer, pad column, row (the H-padded ones). The interior is the input
  * without input_pad_h rows and input_pad_w columns on each side. With padded_output the interior is copied there beside the exchange. */
 typedef struct mr_neighbor_pad_halo {
   mr_op_header h; /* MR_HAS_W: the W part exists */

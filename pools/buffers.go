@@ -116,25 +116,18 @@ func (b *Buffers) Release(match func(messages.BufferKey) bool) (slots []int, err
 // Idle is a pool of which no bank is lent: Release would free it.
 type Idle struct {
 	Key   messages.BufferKey
-	Bytes int64 // on every device, of all its banks
+	Slots []int // of its banks
 }
 
-// Idle lists the pools of which no bank is lent, the largest first.
+// Idle lists the pools of which no bank is lent, in the order of their first banks.
 func (b *Buffers) Idle() []Idle {
 	var all []Idle
 	for key, p := range b.pools {
-		if slices.ContainsFunc(p.slots, func(slot int) bool { return b.slots[slot].lent }) {
-			continue
+		if !slices.ContainsFunc(p.slots, func(slot int) bool { return b.slots[slot].lent }) {
+			all = append(all, Idle{key, slices.Clone(p.slots)})
 		}
-		idle := Idle{Key: key}
-		for _, part := range p.parts {
-			idle.Bytes += part.Spec.DeviceBytes() * int64(len(p.slots))
-		}
-		all = append(all, idle)
 	}
-	slices.SortFunc(all, func(x, y Idle) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Key.String(), y.Key.String()))
-	})
+	slices.SortFunc(all, func(x, y Idle) int { return cmp.Compare(x.Slots[0], y.Slots[0]) })
 	return all
 }
 

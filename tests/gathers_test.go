@@ -15,15 +15,15 @@ import (
 	"github.com/meshrun/meshrun/messages"
 )
 
-// whole is an unsharded array and how it lies on a mesh: cut along Dim over Axis, the same on the other axis.
-type whole struct {
+// unsharded is an unsharded array and how it lies on a mesh: cut along Dim over Axis, the same on the other axis.
+type unsharded struct {
 	dims   []int
 	values []float64
 }
 
 // block is the part [begin, end) of dim.
-func (w whole) block(dim, begin, end int) whole {
-	out := whole{dims: append([]int(nil), w.dims...)}
+func (w unsharded) block(dim, begin, end int) unsharded {
+	out := unsharded{dims: append([]int(nil), w.dims...)}
 	out.dims[dim] = end - begin
 	inner := 1
 	for _, d := range w.dims[dim+1:] {
@@ -36,12 +36,12 @@ func (w whole) block(dim, begin, end int) whole {
 	return out
 }
 
-func randomWhole(r *rand.Rand, dims []int, dtype meshrun.DType) whole {
+func randomWhole(r *rand.Rand, dims []int, dtype meshrun.DType) unsharded {
 	n := 1
 	for _, d := range dims {
 		n *= d
 	}
-	w := whole{dims: dims, values: make([]float64, n)}
+	w := unsharded{dims: dims, values: make([]float64, n)}
 	for i := range w.values {
 		switch dtype {
 		case meshrun.BFloat16:
@@ -152,7 +152,7 @@ func TestGathersAndScattersOfAnyShape(t *testing.T) {
 			require.NoError(t, err, what)
 			y, err := s.ReduceScatter(ctx, summand, meshrun.ReduceScatter{Dim: named, MeshAxis: axis, UsePersistentBuffer: persistent})
 			require.NoError(t, err, what)
-			sum := whole{dims: dims, values: make([]float64, len(w.values)/n)}
+			sum := unsharded{dims: dims, values: make([]float64, len(w.values)/n)}
 			for i, v := range w.values {
 				sum.values[i%len(sum.values)] += v
 			}

@@ -28,14 +28,6 @@ type generator struct {
 	away *meshrun.Tensor            // of another mesh
 }
 
-func index(v ...int) meshrun.Index {
-	i, err := meshrun.IndexOf(v...)
-	if err != nil {
-		panic(err)
-	}
-	return i
-}
-
 func (g *generator) inputs() {
 	for _, in := range []struct {
 		name string

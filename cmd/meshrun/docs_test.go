@@ -12,6 +12,7 @@ import (
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/cmd/meshrun/internal/casefile"
 	"github.com/meshrun/meshrun/cmd/meshrun/internal/runfile"
+	"github.com/meshrun/meshrun/messages"
 )
 
 const docs = "../../docs/"
@@ -31,7 +32,7 @@ var (
 
 // The cases in the documentation run, and end as it says.
 func TestCasesInTheDocs(t *testing.T) {
-	for _, name := range []string{"exec.md", "faults.md"} {
+	for _, name := range []string{"exec.md", "faults.md", "operations.md"} {
 		blocks := caseBlock.FindAllStringSubmatch(doc(t, name), -1)
 		require.NotEmpty(t, blocks)
 		for _, b := range blocks {
@@ -68,6 +69,27 @@ func TestRunFilesInTheDocs(t *testing.T) {
 		_, problems = runfile.Resolve(settings, presets)
 		require.Empty(t, problems)
 	}
+}
+
+// Each operation over a mesh has a section that says what it draws and refuses, and a case of it.
+func TestTheDocsDescribeEveryOperation(t *testing.T) {
+	sections := regexp.MustCompile(`(?m)^## `).Split(doc(t, "operations.md"), -1)[1:]
+	described := map[string]bool{}
+	for _, s := range sections {
+		name, _, _ := strings.Cut(s, "\n")
+		described[name] = true
+		for _, part := range []string{"\n- Draws: ", "\n- Refuses: ", "```json case"} {
+			require.Contains(t, s, part, name)
+		}
+		blocks := caseBlock.FindAllStringSubmatch(s, -1)
+		require.Contains(t, blocks[0][2], `"`+name, "the case is one of %s", name)
+	}
+	for _, kind := range []messages.OpKind{messages.OpAllGather, messages.OpReduceScatter, messages.OpNeighborPad, messages.OpNeighborPadHalo, messages.OpHaloScatter,
+		messages.OpSliceReshard, messages.OpRingJointSDPA, messages.OpExpRingJointSDPA, messages.OpStridedAllGatherMatmul, messages.OpMatmulStridedReduceScatter,
+		messages.OpFusedDistributedNorm, messages.OpNPConv3D, messages.OpPointToPoint} {
+		require.True(t, described[kind.String()], kind)
+	}
+	require.True(t, described["device_to_host"] && described["reset_global_semaphores"])
 }
 
 // Whatever can be said is described.

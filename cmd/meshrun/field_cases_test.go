@@ -357,14 +357,14 @@ func TestFieldA24ManyShapesMakeNoSemaphores(t *testing.T) {
 	require.Len(t, effectsOf(l, "free"), 4)
 	require.Equal(t, 2.0, runtime(l)["buffers"], "made anew")
 
-	// What does not fit says who has the memory.
+	// What does not fit says what it is and what there is.
 	p := execute(`{"mesh":[1,4],"limits":{"dram_bytes":600000},"tensors":{"x":{"shape":[1,1,32,64]}},"streams":[{"calls":[
 		{"op":"all_gather_persistent_buffer","in":"x","dim":3,"mesh_axis":1,"out":"a"},
 		{"op":"all_gather_persistent_buffer","shape":[1,8,32,64],"dim":3,"mesh_axis":1,"out":"b"},
 		{"op":"all_gather_persistent_buffer","shape":[1,12,32,64],"dim":3,"mesh_axis":1}]}]}`)
 	require.Equal(t, 6, p.code, p.stderr)
 	for _, want := range []string{"ag(shape=[1, 12, 32, 64],dim=3,axis=1,dtype=bfloat16).bank1", "needs 196608 bytes of DRAM", "free",
-		"ag(shape=[1, 8, 32, 64],dim=3,axis=1,dtype=bfloat16) 262144 bytes", "ag(shape=[1, 1, 32, 64],dim=3,axis=1,dtype=bfloat16) 32768 bytes", "release_buffers"} {
+		"ag(shape=[1, 8, 32, 64],dim=3,axis=1,dtype=bfloat16) 262144", "ag(shape=[1, 1, 32, 64],dim=3,axis=1,dtype=bfloat16) 32768", "the largest free block", "Could be released (release_buffers): ag(shape=[1, 12, 32, 64],dim=3,axis=1,dtype=bfloat16) 196608 bytes"} {
 		require.Contains(t, p.stderr, want)
 	}
 	require.Equal(t, 1, strings.Count(p.stderr, "\n"), p.stderr)
@@ -470,5 +470,125 @@ func TestFieldA34PrewarmedPoolsAreThereAtTheFirstCall(t *testing.T) {
 		{`{"op":"get_rs_ping_pong_buffer","shape":[1,1,31,64],"dim":2,"mesh_axis":0}`, "divides by the length 2"},
 	} {
 		refusedCall(t, "[2,4]", "", `"op":"prewarm","keys":[`+bad.keys+`]`, bad.want)
+	}
+}
+
+func TestFieldA26SliceReshard(t *testing.T) {
+	rows := func(first, n int) array {
+		return build(func(x []int) float64 {
+			if row := first + x[0]; row < 12 {
+				return float64(row)
+			}
+			return 0
+		}, n, 2, 3, 4)
+	}
+	whole := make([]float64, 12*24)
+	for i := range whole {
+		whole[i] = float64(i / 24)
+	}
+	for axis, mesh := range map[int][2]int{0: {4, 1}, 1: {1, 4}} {
+		tensors := fmt.Sprintf(`"x":{"layout":"row_major","fill":{"global":[12,2,3,4],"values":%s,"shard":{"%d":0}}}`, strings.ReplaceAll(fmt.Sprint(whole), " ", ","), axis)
+		for _, tt := range []struct{ offset, size int }{{2, 8}, {2, 12}, {0, 12}, {11, 4}, {12, 4}, {40, 8}, {0, 4}, {3, 16}} {
+			l := ok(t, fmt.Sprintf(`{"mesh":%s,"tensors":{%s},"calls":[{"op":"slice_reshard","in":"x","output_dim_offset":%d,"output_dim_shape":%d,"mesh_axis":%d,"out":"y"},
+				{"op":"slice_reshard","in":"x","output_dim_offset":%d,"output_dim_shape":%d,"mesh_axis":%d,"out":"z"}]}`,
+				list(mesh[:]), tensors, tt.offset, tt.size, axis, tt.offset, tt.size, axis))
+			for _, name := range []string{"y", "z"} {
+				exactly(t, l, name, mesh[0], mesh[1], func(r, c int) array { return rows(tt.offset+(r+c)*tt.size/4, tt.size/4) })
+			}
+		}
+		for args, want := range map[string]string{
+			`"output_dim_offset":2,"output_dim_shape":10`:         "output_dim_shape 10: is positive and divides by the length 4",
+			`"output_dim_offset":2,"output_dim_shape":0`:          "output_dim_shape 0",
+			`"output_dim_offset":-1,"output_dim_shape":8`:         "output_dim_offset -1",
+			`"output_dim_offset":2,"output_dim_shape":8,"dim":1`:  "dim 1: is 0",
+			`"output_dim_offset":2,"output_dim_shape":8,"dim":-1`: "dim -1: is 0",
+		} {
+			refusedCall(t, list(mesh[:]), tensors, fmt.Sprintf(`"op":"slice_reshard","in":"x",%s,"mesh_axis":%d`, args, axis), want)
+		}
+		refusedCall(t, list(mesh[:]), "", fmt.Sprintf(`"op":"slice_reshard","shape":[3,2,3,4],"output_dim_offset":0,"output_dim_shape":8,"mesh_axis":%d`, axis), "layout tile: is row_major")
+		// The other axis has one device: a plain slice.
+		l := ok(t, fmt.Sprintf(`{"mesh":%s,"tensors":{%s},"calls":[{"op":"slice_reshard","in":"x","output_dim_offset":1,"output_dim_shape":5,"mesh_axis":%d,"out":"y"}]}`, list(mesh[:]), tensors, 1-axis))
+		exactly(t, l, "y", mesh[0], mesh[1], func(r, c int) array {
+			return build(func(x []int) float64 {
+				if x[0] >= 2 {
+					return 0 // past the end of the shard, which is the whole there
+				}
+				return float64(3*(r+c) + 1 + x[0])
+			}, 5, 2, 3, 4)
+		})
+	}
+}
+
+func TestFieldA28HeightsThatTheMeshDoesNotDivide(t *testing.T) {
+	const line = `{"mesh":[2,1],"tensors":{"x":{"layout":"row_major","fill":{"global":[1,6,1,1],"values":[1,2,3,4,5,6],"shard":{"0":1}}}},
+		"calls":[{"op":%q,"in":"x","dims":[1],"axes":[0],"pad_left":[1],"pad_right":[1],"padding_mode":%q,"logical_h":5,"out":"y"}]}`
+	for _, op := range []string{"neighbor_pad", "neighbor_pad_persistent_buffer"} {
+		l := ok(t, fmt.Sprintf(line, op, "zeros"))
+		require.Equal(t, []float64{0, 1, 2, 3, 4}, l.values(t, "y", 0, 0))
+		require.Equal(t, []float64{3, 4, 5, 0, 0}, l.values(t, "y", 1, 0))
+		l = ok(t, fmt.Sprintf(line, op, "replicate"))
+		require.Equal(t, []float64{1, 1, 2, 3, 4}, l.values(t, "y", 0, 0))
+		require.Equal(t, []float64{3, 4, 5, 0, 0}, l.values(t, "y", 1, 0), "rows past the logical height count as zeros in both modes")
+	}
+	// Every logical height, and widths masked along with it, against the plain array.
+	whole := random(28, 1, 3, 6, 4, 2)
+	for _, mode := range []string{"zeros", "replicate"} {
+		for logical := 1; logical <= 6; logical++ {
+			p := pad{dims: []int{2, 3}, axes: []int{1, 0}, left: []int{1, 1}, right: []int{1, 1}, mode: mode, logicalH: logical, front: 2}
+			l := ok(t, fmt.Sprintf(`{"mesh":[2,3],"tensors":{"x":%s},"calls":[{"op":"neighbor_pad","in":"x",%s,"out":"y"}]}`, p.laid(whole, 28), p.args()))
+			everywhere([2]int{2, 3}, func(at [2]int) {
+				want := p.padded(whole, [2]int{2, 3}, at)
+				require.Equal(t, []int{1, 5, 4, 4, 2}, l.Tensors["y"].Shape, "two frames of zeros in front of three")
+				require.Equal(t, want.values, l.values(t, "y", at[0], at[1]), "%s, logical %d on %v", mode, logical, at)
+				require.Equal(t, make([]float64, 2*4*4*2), l.values(t, "y", at[0], at[1])[:2*4*4*2], "also in the halo rows")
+			})
+		}
+	}
+	for args, want := range map[string]string{`"logical_h":7`: "logical_h 7: is 0 (all rows are real) to 6", `"logical_h":-1`: "logical_h -1", `"t_front_pad":-2`: "t_front_pad -2"} {
+		refusedCall(t, "[2,1]", "", `"op":"neighbor_pad","shape":[1,3,1,1],"layout":"row_major","dims":[1],"axes":[0],"pad_left":[1],"pad_right":[1],`+args, want)
+	}
+}
+
+// A caller may bring buffers and semaphores of his own: what does not fit is refused, with both sides named, before anything is enqueued.
+func TestFieldWhatCallersBringDoesNotFit(t *testing.T) {
+	const tensors = `"x":{"shape":[1,2,4,4,8],"layout":"row_major"},"f":{"shape":[1,2,4,4,8],"layout":"row_major","dtype":"float32"},
+		"good":{"shape":[1,2,6,6,8],"layout":"row_major"},"tiled":{"shape":[1,2,6,6,8]},"wide":{"shape":[1,2,6,6,8],"layout":"row_major","dtype":"float32"},"small":{"shape":[1,2,6,5,8],"layout":"row_major"},
+		"halo":{"shape":[40,8],"layout":"row_major"},"halo32":{"shape":[40,8],"layout":"row_major","dtype":"float32"},"halo_tiled":{"shape":[40,8]},"halo_short":{"shape":[39,8],"layout":"row_major"},
+		"w":{"shape":[72,8]}`
+	const exchange = `"op":"neighbor_pad_halo_only","dims":[2,3],"axes":[0,1],"pad_left":[1,1],"pad_right":[1,1]`
+	for bad, want := range map[string][]string{
+		exchange + `,"in":["x","tiled"]`: {"padded_output [1, 2, 6, 6, 8] bfloat16 tile", "[1, 2, 6, 6, 8] bfloat16 row_major"},
+		exchange + `,"in":["x","wide"]`:  {"padded_output [1, 2, 6, 6, 8] float32", "[1, 2, 6, 6, 8] bfloat16 row_major"},
+		exchange + `,"in":["f","good"]`:  {"padded_output [1, 2, 6, 6, 8] bfloat16", "[1, 2, 6, 6, 8] float32 row_major"},
+		exchange + `,"in":["x","small"]`: {"padded_output [1, 2, 6, 5, 8]", "[1, 2, 6, 6, 8]"},
+		`"op":"halo_scatter","in":["halo_tiled","x"],"np_padding_h":1,"np_padding_w":1`:                                         {"layout tile: is row_major"},
+		`"op":"halo_scatter","in":["halo32","x"],"np_padding_h":1,"np_padding_w":1`:                                             {"compact dtype float32: is that of the tensor, bfloat16"},
+		`"op":"halo_scatter","in":["halo_short","x"],"np_padding_h":1,"np_padding_w":1`:                                         {"compact [39, 8]: is [40, 8]"},
+		`"op":"halo_scatter","in":["halo","good"],"np_padding_h":1,"np_padding_w":2,"border_only":true`:                         {"compact [40, 8]"},
+		`"op":"halo_scatter","in":["halo","x"],"np_padding_h":2,"np_padding_w":1,"border_only":true`:                            {"interior within its pads"},
+		`"op":"conv3d","in":["x","w",null,"halo_short"],"kernel":[1,3,3],"padding":[0,1,1]`:                                     {"halo [39, 8] bfloat16", "[40, 8] bfloat16"},
+		`"op":"conv3d","in":["x","w",null,"halo32"],"kernel":[1,3,3],"padding":[0,1,1]`:                                         {"halo [40, 8] float32", "[40, 8] bfloat16"},
+		`"op":"neighbor_pad","in":"x","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1],"neighbor_sems":["x"]`:               {`neighbor_sems "x"`, "a tensor"},
+		`"op":"neighbor_pad","in":"x","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1],"neighbor_sems":["ag"]`:              {"semaphores ag[0]: are a bank of np[0]"},
+		`"op":"neighbor_pad","in":"x","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1],"neighbor_sems":["np1"]`:             {"semaphores np[1]: are a bank of np[0]"},
+		`"op":"neighbor_pad","in":"x","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1],"neighbor_sems":["np0","bar","np0"]`: {"semaphores 3: are at most the 2"},
+		`"op":"neighbor_pad","in":"x","dims":[2],"axes":[0],"pad_left":[1],"pad_right":[1],"neighbor_sems":["gone"]`:            {"released"},
+		exchange + `,"in":["x","freed"]`: {"released"},
+		exchange + `,"in":["freed"]`:     {"released"},
+		exchange + `,"in":["x","pair"]`:  {"this name stands for 2 buffers"},
+	} {
+		p := execute(fmt.Sprintf(`{"mesh":[2,2],"policy":"hold","tensors":{%s},"calls":[{"op":"get_ag_ping_pong_semaphore","mesh_axis":0,"out":"ag"},{"op":"get_np_ping_pong_semaphore","mesh_axis":1,"out":"np1"},
+			{"op":"get_np_ping_pong_semaphore","mesh_axis":0,"out":"gone"},{"op":"release","tensors":["gone"]},
+			{"op":"get_np_ping_pong_semaphore","mesh_axis":0,"out":"np0"},{"op":"get_barrier_semaphore","mesh_axis":0,"out":"bar"},
+			{"op":"write","shape":[1,2,6,6,8],"layout":"row_major","fill":{"const":0},"out":"freed"},{"op":"release","tensors":["freed"]},
+			{"op":"get_rs_ping_pong_buffer","shape":[1,1,32,32],"dim":3,"mesh_axis":0,"out":"pair"},{%s},{"op":"fence"}]}`, tensors, bad))
+		require.Equal(t, 2, p.code, "%s: %s", bad, p.stderr)
+		require.Equal(t, 1, strings.Count(p.stderr, "\n"), p.stderr)
+		l := readLog(t, p.stdout)
+		require.Len(t, l.Rows, 1+10)
+		require.Empty(t, l.Rows[10].Effects, "nothing was enqueued")
+		for _, w := range want {
+			require.Contains(t, l.Rows[10].Error, w, bad)
+		}
 	}
 }

@@ -80,7 +80,9 @@ const strictTensors = `
 	"r":{"dtype":"float32","layout":"row_major","fill":{"global":[24,3,5],"random":5,"shard":{"1":0}}},
 	"q":{"dtype":"float32","fill":{"global":[1,2,64,16],"random":6,"shard":{"1":2}}},
 	"k":{"dtype":"float32","fill":{"global":[1,2,64,16],"random":7,"shard":{"1":2}}},
-	"v":{"dtype":"float32","fill":{"global":[1,2,64,16],"random":8,"shard":{"1":2}}}`
+	"v":{"dtype":"float32","fill":{"global":[1,2,64,16],"random":8,"shard":{"1":2}}},
+	"c":{"dtype":"float32","layout":"row_major","fill":{"global":[1,3,8,16,4],"random":9,"shard":{"0":2,"1":3}}},
+	"f":{"shape":[108,6],"dtype":"float32","fill":{"random":10}}`
 
 // used are the lines of strictTensors that the calls name: what a case does not use it need not hold.
 func used(calls ...string) string {
@@ -107,6 +109,7 @@ func kinds() map[string][]string {
 		"reshard": repeat(5, "a", `"op":"slice_reshard","in":"r","output_dim_offset":3,"output_dim_shape":16,"mesh_axis":1,"dim":0`),
 		"attention": append(repeat(3, "a", `"op":"ring_joint_sdpa","in":["q","k","v"],"mesh_axis":1`),
 			repeat(3, "b", `"op":"exp_ring_joint_sdpa","in":["q","k","v"],"mesh_axis":1,"logical_n":50`)...),
+		"convolution": repeat(4, "a", `"op":"np_conv3d","in":["c","f"],"axes":[0,1],"kernel":[3,3,3],"padding":[1,1,1]`),
 		"norm": append(repeat(4, "a", `"op":"fused_distributed_norm","in":"x","norm":"rms","mesh_axis":1`),
 			repeat(3, "b", `"op":"fused_distributed_norm","in":"x","norm":"layer","mesh_axis":0`)...),
 		"fused": append(repeat(3, "a", `"op":"strided_all_gather_minimal_matmul","in":["x","w"],"mesh_axis":1`),

@@ -83,9 +83,10 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
   } else if (key == "break") {
     (value == "no_start_barrier" ? config.breaks.no_start_barrier
      : value == "no_handshake"   ? config.breaks.no_handshake
+     : value == "no_region_wait" ? config.breaks.no_region_wait
      : value == "ring_halo"      ? config.breaks.ring_halo
      : value == "linear_intermediate" ? config.breaks.linear_intermediate
-                                 : throw bad(key, value, "must be no_start_barrier, no_handshake, ring_halo or linear_intermediate")) = true;
+                                 : throw bad(key, value, "must be no_start_barrier, no_handshake, no_region_wait, ring_halo or linear_intermediate")) = true;
   } else {
     throw bad(key, value, "unknown key");
   }

@@ -30,6 +30,7 @@ struct Machine {
 struct Breaks {
   bool no_start_barrier = false;  // barriers return at once
   bool no_handshake = false;      // nobody waits for a neighbour to enter a halo exchange
+  bool no_region_wait = false;    // a convolution does not wait for the regions of its halo
   bool ring_halo = false;         // halos go round where the axis has a wrap link
   bool linear_intermediate = false;  // a wrong intermediate of a reduce-scatter is a hazard, not only refused
 };

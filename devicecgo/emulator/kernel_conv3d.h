@@ -16,7 +16,7 @@ struct Conv3d {
 };
 
 // HaloSticks says where a compact halo [sticks, C] keeps the pixels round an interior of outer x h x w: H-top, H-bottom, W-left, W-right.
-// H parts are outer, pad row, column; W parts are outer, row (the H-padded ones), pad column.
+// H parts are outer, pad row, column; W parts are outer, pad column, row (the H-padded ones).
 struct HaloSticks {
   size_t outer = 1, h = 1, w = 1;
   size_t top = 0, bottom = 0, left = 0, right = 0;  // pads
@@ -33,9 +33,9 @@ struct HaloSticks {
       return begin + (o * bottom + static_cast<size_t>(row) - h) * w + static_cast<size_t>(column);
     }
     begin = outer * (top + bottom) * w;
-    const size_t padded_row = o * rows() + static_cast<size_t>(row + static_cast<int64_t>(top));
-    if (column < 0) return begin + padded_row * left + static_cast<size_t>(column + static_cast<int64_t>(left));
-    return begin + outer * rows() * left + padded_row * right + static_cast<size_t>(column) - w;
+    const size_t padded_row = static_cast<size_t>(row + static_cast<int64_t>(top));
+    if (column < 0) return begin + (o * left + static_cast<size_t>(column + static_cast<int64_t>(left))) * rows() + padded_row;
+    return begin + (outer * left + o * right + static_cast<size_t>(column) - w) * rows() + padded_row;
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include "errors.h"
 #include "json.h"
+#include "kernel_bfloat8.h"
 #include "ops.h"
 
 namespace meshrun::emu {
@@ -131,6 +132,8 @@ mr_handle Mesh::tensor_view(mr_handle handle, uint32_t rank, const uint32_t* dim
   if (elements == 0 || elements > t.spec.shape.elements())
     throw error(MR_INVALID_ARGUMENT, "tensor_view: dims are %s: must have at least one element and at most as many as %s", text(spec.shape).c_str(),
                 text(t.spec.shape).c_str());
+  if (spec.dtype == DType::bfloat8_b && spec.shape.back(0) != t.spec.shape.back(0) && (spec.shape.back(0) | t.spec.shape.back(0)) % kBlockValues != 0)
+    throw error(MR_INVALID_ARGUMENT, "tensor_view: dims are %s: rows of %s hold other blocks of bfloat8_b", text(spec.shape).c_str(), text(t.spec.shape).c_str());
   return add_tensor(t.storage, spec);
 }
 

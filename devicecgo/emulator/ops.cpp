@@ -30,6 +30,7 @@ const OpEntry* find_op(uint32_t op) {
     t[MR_OP_FUSED_DISTRIBUTED_NORM] = entry<mr_fused_distributed_norm, plan_fused_distributed_norm>("fused_distributed_norm");
     t[MR_OP_RING_JOINT_SDPA] = entry<mr_ring_joint_sdpa, plan_ring_joint_sdpa>("ring_joint_sdpa");
     t[MR_OP_CONV3D] = entry<mr_conv3d, plan_conv3d>("conv3d");
+    t[MR_OP_NP_CONV3D] = entry<mr_np_conv3d, plan_np_conv3d>("np_conv3d");
     t[MR_OP_GROUP_NORM] = entry<mr_group_norm, plan_group_norm>("group_norm");
     t[MR_OP_GROUP_NORM_STATS] = entry<mr_group_norm_stats, plan_group_norm_stats>("group_norm_stats");
     t[MR_OP_NEIGHBOR_PAD] = entry<mr_neighbor_pad, plan_neighbor_pad>("neighbor_pad");

@@ -36,6 +36,7 @@ std::unique_ptr<Plan> plan_exp_ring_joint_sdpa(Request& r, mr_exp_ring_joint_sdp
 std::unique_ptr<Plan> plan_strided_all_gather_matmul(Request& r, mr_strided_all_gather_matmul& op);
 std::unique_ptr<Plan> plan_matmul_strided_reduce_scatter(Request& r, mr_matmul_strided_reduce_scatter& op);
 std::unique_ptr<Plan> plan_conv3d(Request& r, mr_conv3d& op);
+std::unique_ptr<Plan> plan_np_conv3d(Request& r, mr_np_conv3d& op);
 std::unique_ptr<Plan> plan_group_norm(Request& r, mr_group_norm& op);
 std::unique_ptr<Plan> plan_group_norm_stats(Request& r, mr_group_norm_stats& op);
 std::unique_ptr<Plan> plan_neighbor_pad(Request& r, mr_neighbor_pad& op);

@@ -24,8 +24,8 @@ Spec result(const Spec& like, const Shape& shape) {
 
 double elements(const Operand& operand) { return static_cast<double>(operand.spec.shape.elements()); }
 
-void no_block_floats(const Request& r, const char* field, const Operand& operand) {
-  if (operand.spec.dtype == DType::bfloat8_b) throw r.reject("%s is bfloat8_b: not supported yet", field);
+void no_row_major_blocks(const Request& r, const Spec& spec) {
+  if (spec.dtype == DType::bfloat8_b && spec.layout != MR_TILE) throw r.reject("layout is row major: bfloat8_b must be in tile layout");
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ std::unique_ptr<Plan> plan_matmul(Request& r, mr_matmul& op) {
   r.floats("bias", bias);
   r.choice("activation", op.activation, MR_ACT_NONE, MR_ACT_TANH);
   r.choice("transpose_b", op.transpose_b, 0, 1);
-  r.choice("dtype", op.dtype, MR_BFLOAT16, MR_FLOAT32);
+  if (op.dtype != MR_BFLOAT8_B) r.choice("dtype", op.dtype, MR_BFLOAT16, MR_FLOAT32);
   const Shape &x = a.spec.shape, &y = w.spec.shape;
   if (x.rank < 2) throw r.reject("input is %s: must be of rank 2 or more", text(x).c_str());
   if (y.rank < 2) throw r.reject("weight is %s: must be of rank 2 or more", text(y).c_str());
@@ -58,6 +58,7 @@ std::unique_ptr<Plan> plan_matmul(Request& r, mr_matmul& op) {
   }
   Spec wanted = result(a.spec, out);
   wanted.dtype = static_cast<DType>(op.dtype);
+  no_row_major_blocks(r, wanted);
   const double flops = 2.0 * static_cast<double>(out.elements()) * k;
   return local(r, {a, w, bias}, r.output("output", op.output, wanted), flops,
                [activation = op.activation, transposed](const ConstView* in, View to, Parallel& par) {
@@ -161,7 +162,6 @@ std::unique_ptr<Plan> plan_activation(Request& r, mr_activation& op) {
 std::unique_ptr<Plan> plan_slice(Request& r, mr_slice& op) {
   r.allow_present(0);
   const Operand input = r.input("input", op.input);
-  no_block_floats(r, "input", input);
   const Shape& in = input.spec.shape;
   if (op.rank != in.rank) throw r.reject("rank is %u: input %s has %u", op.rank, text(in).c_str(), in.rank);
   Shape out = in;
@@ -182,7 +182,6 @@ std::unique_ptr<Plan> plan_concat(Request& r, mr_concat& op) {
   std::vector<Operand> inputs;
   for (uint32_t i = 0; i < op.count; ++i) inputs.push_back(r.input("inputs", op.inputs[i]));
   const Spec& first = inputs.front().spec;
-  no_block_floats(r, "inputs", inputs.front());
   r.choice("dim", op.dim, 0, first.shape.rank - 1);
   Shape out = first.shape;
   for (uint32_t i = 1; i < op.count; ++i) {
@@ -208,7 +207,6 @@ std::unique_ptr<Plan> plan_reshape(Request& r, mr_reshape& op) {
     count = std::min<unsigned __int128>(count * op.dims[i], UINT64_MAX);
   }
   if (count != input.spec.shape.elements()) throw r.reject("dims are %s: not as many elements as input %s", text(out).c_str(), text(input.spec.shape).c_str());
-  if (out.back(0) != input.spec.shape.back(0)) no_block_floats(r, "input", input);
   return local(r, {input}, r.output("output", op.output, result(input.spec, out)), 0, [](const ConstView* in, View to, Parallel& par) {
     copy(to.data, in[0].data, to.shape.elements() * element_bytes(to.dtype), par);
   });
@@ -217,7 +215,6 @@ std::unique_ptr<Plan> plan_reshape(Request& r, mr_reshape& op) {
 std::unique_ptr<Plan> plan_permute(Request& r, mr_permute& op) {
   r.allow_present(0);
   const Operand input = r.input("input", op.input);
-  no_block_floats(r, "input", input);
   const Shape& in = input.spec.shape;
   if (op.rank != in.rank) throw r.reject("rank is %u: input %s has %u", op.rank, text(in).c_str(), in.rank);
   Shape out = in;
@@ -242,9 +239,7 @@ std::unique_ptr<Plan> plan_convert(Request& r, mr_convert& op) {
   wanted.dtype = static_cast<DType>(op.dtype);
   wanted.layout = op.layout;
   const bool same = wanted.dtype == input.spec.dtype;
-  if (!same && wanted.dtype == DType::bfloat8_b) throw r.reject("dtype is bfloat8_b: not supported yet");
-  if (!same) no_block_floats(r, "input", input);
-  if (wanted.dtype == DType::bfloat8_b && wanted.layout != MR_TILE) throw r.reject("layout is row major: bfloat8_b must be in tile layout");
+  no_row_major_blocks(r, wanted);
   return local(r, {input}, r.output("output", op.output, wanted), elements(input), [same](const ConstView* in, View to, Parallel& par) {
     if (same) {
       copy(to.data, in[0].data, to.shape.elements() * element_bytes(to.dtype), par);

@@ -43,6 +43,7 @@ std::unique_ptr<Plan> plan_all_gather(Request& r, mr_all_gather& op) {
   if (extent > UINT32_MAX) throw r.reject("input is %s: dim %u gathered over %u devices is too long", text(input.spec.shape).c_str(), op.dim, over.length);
   gathered.shape.dims[op.dim] = static_cast<uint32_t>(extent);
   if (op.output == 0) gathered.memory = MR_DRAM, gathered.shard_rows = gathered.shard_cols = 0;
+  if (over.length > 1) check_whole_blocks(r, "input", input, op.dim);
   r.reads(*plan, input);
   const Operand output = r.output("output", op.output, gathered);
   r.writes(*plan, output);

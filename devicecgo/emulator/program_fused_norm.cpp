@@ -5,6 +5,7 @@
 // of squares) and 2 for layer norm (mean, and sum of squared distances from it). rows = all dims of the input but the last.
 #include <cmath>
 
+#include "kernel_bfloat8.h"
 #include "kernel_norm.h"
 #include "ops.h"
 #include "program_gather.h"
@@ -37,6 +38,7 @@ class FusedNorm final : public Plan {
     ctx.work(std::span<const Access>(accesses.data(), n), 2 * input.spec.bytes(), [this, device](Parallel& parallel) {
       norm_apply(kind, input.view(device), stats().view(device).as<float>(), job.over.length, weight.view(device), bias.view(device), epsilon, heads,
                  cos.view(device), sin.view(device), output.view(device), parallel);
+      round_blocks(output.view(device), parallel);
     });
     co_await ctx.compute({.flops = 8 * elements(), .bytes = 2 * part}, ctx.settled_ns());
   }

@@ -1,5 +1,7 @@
 #include "program_gather.h"
 
+#include "kernel_bfloat8.h"
+
 namespace meshrun::emu {
 namespace {
 
@@ -92,6 +94,12 @@ Program gather(Context& ctx, const GatherJob& job, Word* arrived, bool per_way) 
     for (const uint32_t way : {0u, 1u})
       workers.start(gather_way(ctx, job, way, worker, per_way && way == 1 ? arrived + job.over.length : arrived));
   co_await workers;
+}
+
+void check_whole_blocks(const Request& r, const char* field, const Operand& operand, uint32_t dim) {
+  const Shape& s = operand.spec.shape;
+  if (operand.spec.dtype == DType::bfloat8_b && dim + 1 == s.rank && s.back(0) % kBlockValues != 0)
+    throw r.reject("%s is %s: bfloat8_b is gathered along the last dim only in whole blocks of %zu", field, text(operand.spec).c_str(), kBlockValues);
 }
 
 void copy_own_slice(Context& ctx, const GatherJob::Item& item, uint32_t position) {

@@ -58,6 +58,9 @@ struct GatherJob {
 // way 0 and arrived[length + p] by those of way 1.
 Program gather(Context& ctx, const GatherJob& job, Word* arrived, bool per_way = false);
 
+// Refuses to gather bfloat8_b where blocks would come to hold values of two devices: a gather is bit exact.
+void check_whole_blocks(const Request& r, const char* field, const Operand& operand, uint32_t dim);
+
 // Puts the device's own slice in its place.
 void copy_own_slice(Context& ctx, const GatherJob::Item& item, uint32_t position);
 

@@ -293,9 +293,15 @@ void set_compact(HaloJob& job, const Operand& compact) {
   uint64_t offset = 0;
   for (uint32_t region = 0; region < kHaloRegions; ++region) {
     const uint32_t pad = job.dims[region / 2].pad[region % 2];
-    const Box extents = region < kHaloLeft ? job.interior.box.with(1, pad) : job.interior.box.with(1, padded_rows).with(2, pad);
-    job.regions[region] = {compact, Box::dense(offset, extents, job.interior.box.unit)};
-    offset += job.regions[region].box.bytes();
+    const Box& inner = job.interior.box;
+    // H parts lie as the tensor does; W parts column by column, each from the top down.
+    Box box = Box::dense(offset, region < kHaloLeft ? inner.with(1, pad) : inner.with(1, pad).with(2, padded_rows), inner.unit);
+    if (region >= kHaloLeft) {
+      std::swap(box.extent[1], box.extent[2]);
+      std::swap(box.stride[1], box.stride[2]);
+    }
+    job.regions[region] = {compact, box};
+    offset += box.bytes();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "context.h"
+#include "kernel_bfloat8.h"
 #include "request.h"
 
 namespace meshrun::emu {
@@ -34,6 +35,7 @@ class Local final : public Plan {
                std::array<ConstView, Task::kAccesses> in;
                for (size_t i = 0; i < inputs_.size(); ++i) in[i] = inputs_[i].view(device);
                kernel_(in.data(), output_.view(device), parallel);
+               round_blocks(output_.view(device), parallel);
              });
     co_await ctx.compute(cost_);
   }

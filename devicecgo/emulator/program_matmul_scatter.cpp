@@ -14,6 +14,7 @@
 
 #include "bf16.h"
 #include "core_counters.h"
+#include "kernel_bfloat8.h"
 #include "kernel_floats.h"
 #include "kernel_matmul.h"
 #include "ops.h"
@@ -255,6 +256,8 @@ void MatmulScatter::add_up(const Step& step, bool last) const {
       const float *base = residuals.row(row, 0, n), *factor = gates.row(row, 0, n);
       for (size_t c = 0; c < n; ++c) acc[c] = base[c] + scalar * acc[c] * factor[c];
     }
+    if (output.spec.dtype == DType::bfloat8_b)
+      for (size_t c = 0; c < n; c += kBlockValues) round_block(acc + c, std::min(kBlockValues, n - c));
     writer.write(row * n, n, acc);
   }
   if (keep != nullptr) keep->block = std::move(sum);
@@ -358,6 +361,7 @@ std::unique_ptr<Plan> plan_matmul_strided_reduce_scatter(Request& r, mr_matmul_s
   r.writes(p, p.output);
 
   p.round_per_hop = r.config().round_per_hop;
+  if (p.round_per_hop && scattered.dtype == DType::bfloat8_b) throw r.reject("input is bfloat8_b: its sums are rounded once, not per_hop");
   p.with_shadows = scattered.dtype == DType::bfloat16 && !p.round_per_hop && !r.config().timing;
   p.wire = static_cast<double>(product.device_bytes()) / static_cast<double>(product.bytes());
   const uint64_t run = n * element_bytes(scattered.dtype);

@@ -7,6 +7,7 @@
 // intermediate. The sum is (x[0] + ... + x[s]) + (x[n-1] + ... + x[s+1]).
 #include <algorithm>
 
+#include "kernel_bfloat8.h"
 #include "ops.h"
 #include "program_gather.h"
 #include "reduction.h"
@@ -81,6 +82,8 @@ Program ReduceScatter::run(Context& ctx) const {
   for (uint32_t link = 0; link < over.links; ++link)
     for (const uint32_t way : {0u, 1u}) workers.start(over.ring ? ring_way(ctx, way, link) : line_way(ctx, way, link));
   co_await workers;
+  if (output.spec.dtype == DType::bfloat8_b)  // chunks end within blocks
+    ctx.work({output.write(ctx.device())}, output.spec.bytes(), [to = output.view(ctx.device())](Parallel& parallel) { round_blocks(to, parallel); });
 }
 
 Program ReduceScatter::ring_way(Context& ctx, uint32_t way, uint32_t link) const {
@@ -203,7 +206,8 @@ std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op) {
   r.hyperparameters(over, op.chunks_per_sync, op.num_workers_per_link, op.num_buffers_per_channel);
   const DType dtype = input.spec.dtype;
   if (!is_float(dtype) && dtype != DType::uint32 && dtype != DType::int32)
-    throw r.reject("input is %s: sums are of bfloat16, float32, uint32 or int32", name_of(dtype));
+    throw r.reject("input is %s: sums are of bfloat16, float32, bfloat8_b, uint32 or int32", name_of(dtype));
+  if (dtype == DType::bfloat8_b && r.config().round_per_hop) throw r.reject("input is bfloat8_b: its sums are rounded once, not per_hop");
   Spec scattered = input.spec;
   if (scattered.shape.dims[op.dim] % over.length != 0)
     throw r.reject("dim %u of input %s is not divisible by the %u devices of axis %u", op.dim, text(input.spec.shape).c_str(), over.length, over.axis);

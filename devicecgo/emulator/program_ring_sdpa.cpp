@@ -4,6 +4,7 @@
 // result is the same on every device of the line.
 #include "program_ring_sdpa.h"
 
+#include "kernel_bfloat8.h"
 #include "ops.h"
 
 namespace meshrun::emu {
@@ -30,6 +31,7 @@ Program RingSdpa::run(Context& ctx) const {
   }
   ctx.work({output.write(ctx.device())}, output.spec.bytes(), [this, device = ctx.device()](Parallel& parallel) {
     state(device).finish(output.view(device), parallel);
+    round_blocks(output.view(device), parallel);
     states[device].reset();
   });
   if (joint_q) {
@@ -90,6 +92,7 @@ void RingSdpa::answer_joint_queries(Context& ctx) const {
              attention.add(all_k.view(device), all_v.view(device), valid, parallel);
              attention.add(joint_k.view(device), joint_v.view(device), joint_k.spec.shape.dims[2], parallel);
              attention.finish(joint_output.view(device), parallel);
+             round_blocks(joint_output.view(device), parallel);
            });
 }
 

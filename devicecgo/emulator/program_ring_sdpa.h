@@ -35,7 +35,7 @@ class RingSdpa final : public Plan {
   }
   Cost cost_of(const Operand& queries, uint32_t keys) const {
     const Shape& s = queries.spec.shape;
-    const double keys_and_values = 2.0 * s.dims[0] * s.dims[1] * s.dims[3] * keys * static_cast<double>(element_bytes(k.spec.dtype));
+    const double keys_and_values = 2.0 * s.dims[0] * s.dims[1] * s.dims[3] * keys * counted_bytes(k.spec.dtype);
     return {4.0 * static_cast<double>(s.elements()) * keys, static_cast<double>(queries.spec.device_bytes()) + keys_and_values};
   }
   std::vector<uint32_t> order(const Line& line) const;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernel_bfloat8.h"
 #include "kernel_matmul.h"
 #include "ops.h"
 #include "program_gather.h"
@@ -123,6 +124,7 @@ void StridedGatherMatmul::finish(Context& ctx) const {
   if (bias) accesses[1] = bias.read(device);
   ctx.work(std::span<const Access>(accesses.data(), bias ? 2 : 1), 2 * output.spec.bytes(), [this, device](Parallel& parallel) {
     matmul_finish(reinterpret_cast<const float*>(sums[device].data()), bias.view(device), activation, output.view(device), parallel);
+    round_blocks(output.view(device), parallel);
     sums[device].release();
   });
 }
@@ -170,6 +172,7 @@ std::unique_ptr<Plan> plan_strided_all_gather_matmul(Request& r, mr_strided_all_
   wanted.shape.dims[3] = w.back(0);
   if (p.bias && (p.bias.spec.shape.back(0) != w.back(0) || p.bias.spec.shape.elements() != w.back(0)))
     throw r.reject("bias is %s: must be [..., 1, %u]", text(p.bias.spec.shape).c_str(), w.back(0));
+  check_whole_blocks(r, "input", p.input, 3);
   const Operand buffer = r.input("gathered", op.gathered);
   r.check_spec("gathered", buffer, gathered);
   r.writes(p, buffer);

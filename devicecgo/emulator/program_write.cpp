@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "context.h"
+#include "kernel_bfloat8.h"
 #include "ops.h"
 
 namespace meshrun::emu {
@@ -68,6 +69,8 @@ void scatter_shard(const Config& config, const Spec& spec, const mr_distribution
       index[i] = 0;
     }
   }
+  Serial serial;
+  round_blocks({shard, spec.dtype, spec.shape}, serial);
 }
 
 }  // namespace meshrun::emu

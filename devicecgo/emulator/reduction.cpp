@@ -194,6 +194,7 @@ void ReduceStep::run_chain(const ReduceStep* const* steps, size_t n, Parallel&) 
     case DType::bfloat16:
       return reduce_bf16(steps, n);
     case DType::float32:
+    case DType::bfloat8_b:  // partial sums are kept exact; the owner rounds
       return reduce_exact<float>(steps, n);
     default:
       return reduce_exact<uint32_t>(steps, n);

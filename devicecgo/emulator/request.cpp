@@ -97,7 +97,7 @@ void Request::rank4(const char* field, const Operand& operand) const {
 
 void Request::floats(const char* field, const Operand& operand) const {
   if (operand && !is_float(operand.spec.dtype))
-    throw reject("%s is %s: must be bfloat16 or float32", field, name_of(operand.spec.dtype));
+    throw reject("%s is %s: must be bfloat16, float32 or bfloat8_b", field, name_of(operand.spec.dtype));
 }
 
 void Request::broadcasts(const char* field, const Shape& from, const Shape& to) const {

@@ -21,7 +21,9 @@ uint64_t Spec::device_bytes() const {
 }
 
 uint64_t Spec::l1_bytes_per_core(uint32_t cores) const {
-  if (shard_rows != 0) return uint64_t{shard_rows} * shard_cols * element_bytes(dtype);
+  if (shard_rows != 0)
+    return dtype == DType::bfloat8_b ? round_up(shard_rows, kTile) * round_up(shard_cols, kTile) / (kTile * kTile) * kBlockFloatTileBytes
+                                     : uint64_t{shard_rows} * shard_cols * element_bytes(dtype);
   const uint64_t page = layout == MR_TILE ? (dtype == DType::bfloat8_b ? kBlockFloatTileBytes : kTile * kTile * element_bytes(dtype))
                                           : round_up(uint64_t{shape.back(0)} * element_bytes(dtype), 16);
   const uint64_t pages = (device_bytes() + page - 1) / page;
@@ -81,7 +83,11 @@ Shape shape4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return s;
 }
 
-bool is_float(DType t) { return t == DType::bfloat16 || t == DType::float32; }
+bool is_float(DType t) { return t == DType::bfloat16 || t == DType::float32 || t == DType::bfloat8_b; }
+
+double counted_bytes(DType t) {
+  return t == DType::bfloat8_b ? static_cast<double>(kBlockFloatTileBytes) / (kTile * kTile) : static_cast<double>(element_bytes(t));
+}
 
 const char* name_of(DType t) {
   switch (t) {

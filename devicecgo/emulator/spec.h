@@ -26,7 +26,8 @@ Spec checked_spec(const mr_tensor_spec& abi, const char* what);
 mr_tensor_spec to_abi(const Spec& spec);
 
 Shape shape4(uint32_t a, uint32_t b, uint32_t c, uint32_t d);
-bool is_float(DType t);  // bfloat16 or float32
+bool is_float(DType t);  // bfloat16, float32 or bfloat8_b
+double counted_bytes(DType t);  // of one element on a device
 const char* name_of(DType t);
 std::string text(const Shape& shape);  // [1,1,32,64]
 std::string text(const Spec& spec);    // [1,1,32,64] bfloat16 tile DRAM

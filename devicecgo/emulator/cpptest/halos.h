@@ -116,16 +116,23 @@ template <class T>
 std::vector<T> compact_of(const std::vector<T>& padded, const Shape& s, const uint32_t (&left)[2], const uint32_t (&right)[2]) {
   const uint32_t h = s.rank - 3, outer = static_cast<uint32_t>(s.product(0, h)), rows = s.dims[h], cols = s.dims[h + 1], channels = s.dims[h + 2];
   std::vector<T> out;
-  const auto part = [&](uint32_t row, uint32_t row_end, uint32_t col, uint32_t col_end) {
+  const auto stick = [&](uint32_t o, uint32_t r, uint32_t c) {
+    for (uint32_t k = 0; k < channels; ++k) out.push_back(padded[((size_t{o} * rows + r) * cols + c) * channels + k]);
+  };
+  const auto across = [&](uint32_t row, uint32_t row_end) {
     for (uint32_t o = 0; o < outer; ++o)
       for (uint32_t r = row; r < row_end; ++r)
-        for (uint32_t c = col; c < col_end; ++c)
-          for (uint32_t k = 0; k < channels; ++k) out.push_back(padded[((size_t{o} * rows + r) * cols + c) * channels + k]);
+        for (uint32_t c = left[1]; c < cols - right[1]; ++c) stick(o, r, c);
   };
-  part(0, left[0], left[1], cols - right[1]);
-  part(rows - right[0], rows, left[1], cols - right[1]);
-  part(0, rows, 0, left[1]);
-  part(0, rows, cols - right[1], cols);
+  const auto down = [&](uint32_t col, uint32_t col_end) {
+    for (uint32_t o = 0; o < outer; ++o)
+      for (uint32_t c = col; c < col_end; ++c)
+        for (uint32_t r = 0; r < rows; ++r) stick(o, r, c);
+  };
+  across(0, left[0]);
+  across(rows - right[0], rows);
+  down(0, left[1]);
+  down(cols - right[1], cols);
   return out;
 }
 

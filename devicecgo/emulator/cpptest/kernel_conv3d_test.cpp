@@ -106,8 +106,8 @@ Tensor compact(const Conv3d& c, const Tensor& x, const Tensor& padded) {
         for (uint32_t j = 0; j < w; ++j) sticks.push_back({o, first + i, pw + j});
   for (const uint32_t first : {0u, pw + w})
     for (uint32_t o = 0; o < outer; ++o)
-      for (uint32_t i = 0; i < h + 2 * ph; ++i)
-        for (uint32_t j = 0; j < pw; ++j) sticks.push_back({o, i, first + j});
+      for (uint32_t j = 0; j < pw; ++j)
+        for (uint32_t i = 0; i < h + 2 * ph; ++i) sticks.push_back({o, i, first + j});
   Tensor t(x.dtype(), {static_cast<uint32_t>(sticks.size()), d[4]});
   for (size_t s = 0; s < sticks.size(); ++s)
     for (uint32_t i = 0; i < d[4]; ++i)

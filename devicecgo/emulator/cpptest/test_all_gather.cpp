@@ -55,7 +55,6 @@ TEST_CASE("all_gather: every dtype bit exact") {
     check_gather<uint32_t>(mesh, s, DType::int32, 1, 1, ring);
     check_gather<uint16_t>(mesh, s, DType::uint16, 0, 1, ring);
     check_gather<uint8_t>(mesh, s, DType::uint8, 3, 1, ring);
-    check_gather<uint32_t>(mesh, s, DType::bfloat8_b, 2, 1, ring);
   }
 }
 

@@ -154,3 +154,13 @@ func (a *args) outChannels() func([]messages.Spec) error {
 		return nil
 	}
 }
+
+func groupNorm(a *args) Action {
+	return Submit{Op: messages.GroupNorm{Groups: a.anyInt(a.required("groups", "num_groups")), Epsilon: a.epsilon(1e-5),
+		Activation: word(a.decoder, a.take("activation"), messages.ParseActivation, messages.NoActivation)}}
+}
+
+func groupNormStats(a *args) Action {
+	return Submit{Op: messages.GroupNormStats{Groups: a.anyInt(a.required("groups", "num_groups")), LogicalH: a.anyInt(a.take("logical_h")),
+		AxisH: a.anyInt(a.take("axis_h")), LogicalW: a.anyInt(a.take("logical_w")), AxisW: a.anyInt(a.take("axis_w"))}}
+}

@@ -39,7 +39,7 @@ func optionally(s []slot, names ...string) []slot {
 }
 
 // later are operations of the format that this version does not know yet.
-var later = []string{"lend", "group_norm"}
+var later = []string{"lend"}
 
 // ops is the table. To add an operation is to add an entry.
 var ops map[string]op
@@ -72,6 +72,8 @@ func init() {
 		"halo_scatter":                   {slots: takes("compact", "padded|interior"), outputs: 1, decode: haloScatter},
 		"conv3d":                         {slots: optionally(takes("input", "weight"), "bias", "halo|halo_buffer"), outputs: 1, decode: conv3D},
 		"np_conv3d":                      {slots: optionally(takes("input", "weight"), "bias"), outputs: 1, decode: npConv3D},
+		"group_norm":                     {slots: optionally(takes("input"), "weight", "bias", "stats"), outputs: 1, decode: groupNorm},
+		"group_norm_stats":               {slots: takes("input"), outputs: 1, decode: groupNormStats},
 
 		// what the manager lends
 		"get_ag_ping_pong_buffer":           {outputs: 1, decode: getBuffer(gatherKey(messages.BufferAG))},

@@ -19,7 +19,7 @@ var machines = map[string]messages.MeshShape{"wh-t3000-2x4": {Rows: 2, Cols: 4},
 func TestTheRecordedCasesParse(t *testing.T) {
 	files, err := filepath.Glob("../../../../tests/testdata/conformance/*.scenario.json")
 	require.NoError(t, err)
-	require.Len(t, files, 3)
+	require.Len(t, files, 9)
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		require.NoError(t, err)
