@@ -551,7 +551,8 @@ TEST_CASE("hang: entered and never left") {
 
 TEST_CASE("hang: entered late, when increments had come and were lost") {
   TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue");
-  REQUIRE(mesh.fault("device 0,3 late allocation 50ms").code == MR_OK);
+  REQUIRE(mesh.fault("device 0,3 late allocation 500us").code == MR_OK);
+  REQUIRE(mesh.fault("device 0,3 delay 1ms").code == MR_OK);
   const Shape s = shape({1, 1, 4, 16});
   const mr_handle input = mesh.upload(s, DType::uint16, random_shards<uint16_t>(4, s, 1));
   const mr_handle output = mesh.alloc(shape({1, 1, 4, 64}), DType::uint16);
