@@ -211,7 +211,7 @@ func TestRulesThatAreSwitchedOff(t *testing.T) {
 			want := s.run(t, 0, 0)
 			bad := 0
 			for seed := range uint64(20) {
-				broken := fmt.Sprintf(`"break":[%q],"seed":%d,"skew_us":400,"faults":["device 1,2 delay 300us"],`, rule, seed)
+				broken := fmt.Sprintf(`"break":[%q],"seed":%d,"skew_us":400,"faults":["device 1,2 delay 1ms","device 1,2 late allocation 900us"],`, rule, seed)
 				p := execute(s.text(broken))
 				require.Equal(t, 4, p.code, "seed %d: %s", seed, p.stderr)
 				first, _, _ := strings.Cut(reported(t, readLog(t, p.stdout)), "\n")

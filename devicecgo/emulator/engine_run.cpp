@@ -11,6 +11,15 @@ namespace meshrun::emu {
 namespace {
 
 constexpr int kStepsBetweenLooks = 256;  // events between two looks at what the host has enqueued
+// Has all that stands before the awaited event retired? Not all retire in their order.
+template <class Queue>
+bool is_reached(const Queue& queue) {
+  if (queue.retired < queue.wake_position) return false;
+  for (uint64_t p = queue.base; p < queue.wake_position && p < queue.end(); ++p)
+    if (!queue.commands[p - queue.base]->retired) return false;
+  return true;
+}
+
 constexpr uint64_t kControlBytes = 32;   // of a packet that only raises semaphores
 
 }  // namespace
@@ -134,7 +143,7 @@ bool Engine::accept(std::unique_lock<std::mutex>& lock) {
     for (uint32_t q = 0; q < config_.queues; ++q) {
       queues_[q].wake_position = UINT64_MAX;
       for (const auto& event : tails_[q].unseen) queues_[q].wake_position = std::min(queues_[q].wake_position, event->position);
-      if (queues_[q].retired >= queues_[q].wake_position) reached_ = true;
+      if (is_reached(queues_[q])) reached_ = true;
     }
   }
   return false;
@@ -385,9 +394,10 @@ void Engine::leave(Context& context) {
 
 void Engine::command_done(Launch& launch) {
   Queue& queue = queues_[launch.queue];
-  if (++queue.retired >= queue.wake_position) reached_ = true;
+  ++queue.retired;
   std::lock_guard lock(monitor_.mutex);
   launch.retired = true;
+  if (is_reached(queue)) reached_ = true;
   stats_.bytes_over_links = fabric_.bytes();
   stats_.events = events_;
   if (launch.number != 0) {
@@ -414,7 +424,7 @@ std::optional<Advance> Engine::answer_advance() {
     return Advance::hang;
   }
   if (heap_.empty() && until_ns_ == UINT64_MAX) return Advance::idle;
-  now_ = std::max(now_, until_ns_);
+  if (until_ns_ != UINT64_MAX) now_ = std::max(now_, until_ns_);
   return Advance::progress;
 }
 
