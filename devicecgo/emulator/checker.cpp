@@ -223,7 +223,13 @@ void Checker::clear(Context& context, Semaphore& semaphore, uint32_t lane) {
   if (!Strand::here()->stamp()) return;
   WordState& s = take(context, semaphore, lane, context.device(), "clears");
   const uint32_t value = semaphore.word(context.device(), lane).value.load(std::memory_order_relaxed);
-  if (value > s.awaited) {
+  // What the device has told itself it may leave unheard.
+  uint32_t before = 0, foreign = 0;
+  for (const WordState::Increment& i : s.increments) {
+    if (i.by->device != context.device()) foreign += i.upto - before;
+    before = i.upto;
+  }
+  if (value > s.awaited && foreign > s.awaited) {
     const std::string name = name_of(semaphore, lane);
     std::vector<uint32_t> devices{context.device()};
     if (!s.increments.empty()) devices.push_back(s.increments.back().by->device);
