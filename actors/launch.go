@@ -100,6 +100,10 @@ func (d *device) makeBanks(t *task) bool {
 	if len(todo) == 0 {
 		return false
 	}
+	if d.rt.cfg.Break.NoCreationFence {
+		t.err = d.makeAll(t, todo)
+		return false
+	}
 	if t.promised() {
 		t.err = d.makeAll(t, todo)
 		for _, b := range todo {
@@ -147,7 +151,7 @@ func (t *task) promised() bool {
 func (d *device) safe(t *task) bool {
 	p := t.plan
 	for i, n := range p.Semaphores[:p.NumSemaphores] {
-		if !d.reusable(n.Reuse, n.Axis, t.sems[i].lastUse) {
+		if !d.rt.cfg.Break.oneBank(n.Pool, n.Axis) && !d.reusable(n.Reuse, n.Axis, t.sems[i].lastUse) {
 			return false
 		}
 	}

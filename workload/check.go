@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/messages"
@@ -77,7 +78,8 @@ func (c *Config) meshShape() (meshrun.MeshShape, error) {
 }
 
 func (j *job) meshConfig() meshrun.Config {
-	c := meshrun.Config{Preset: j.cfg.Preset, NumLinks: j.cfg.NumLinks, Topology: j.cfg.Topology, Queues: j.cfg.Queues, Mode: j.cfg.Mode, Seed: j.cfg.Seed, Lockstep: true}
+	c := meshrun.Config{Preset: j.cfg.Preset, NumLinks: j.cfg.NumLinks, Topology: j.cfg.Topology, Queues: j.cfg.Queues, Mode: j.cfg.Mode, Seed: j.cfg.Seed, Lockstep: true,
+		Skew: time.Duration(j.cfg.SkewUS) * time.Microsecond}
 	if c.Preset == "" {
 		c.Mesh = j.cfg.Mesh
 	}

@@ -35,6 +35,7 @@ type Config struct {
 	Seed     uint64
 	Halo     nn.Halo    // of decoders: nn.HaloFull, the default, or nn.HaloCompact
 	Frames   string     // folder for the pictures of every stream; "": none are written
+	SkewUS   int        // seeded delays of devices and links, at most
 	Verify   *Tolerance // nil: by model and dtype
 }
 

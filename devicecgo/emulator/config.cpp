@@ -65,6 +65,10 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
     config.seed = number(key, value, 0, UINT64_MAX);
   } else if (key == "skew_us") {
     config.skew_ns = number(key, value, 0, 1'000'000'000) * 1000;
+  } else if (key == "checker") {
+    config.checker = choice(key, value, "off", "on");
+  } else if (key == "on_hazard") {
+    config.stop_on_hazard = choice(key, value, "continue", "stop");
   } else if (key == "rounding") {
     config.round_per_hop = choice(key, value, "once", "per_hop");
   } else if (key == "dram_bytes") {
@@ -81,7 +85,8 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
      : value == "no_handshake"   ? config.breaks.no_handshake
      : value == "no_region_wait" ? config.breaks.no_region_wait
      : value == "ring_halo"      ? config.breaks.ring_halo
-                                 : throw bad(key, value, "must be no_start_barrier, no_handshake, no_region_wait or ring_halo")) = true;
+     : value == "linear_intermediate" ? config.breaks.linear_intermediate
+                                 : throw bad(key, value, "must be no_start_barrier, no_handshake, no_region_wait, ring_halo or linear_intermediate")) = true;
   } else {
     throw bad(key, value, "unknown key");
   }

@@ -33,6 +33,7 @@ struct Breaks {
   bool no_handshake = false;      // nobody waits for a neighbour to enter a halo exchange
   bool no_region_wait = false;    // a convolution does not wait for the regions of its halo
   bool ring_halo = false;         // halos go round where the axis has a wrap link
+  bool linear_intermediate = false;  // a wrong intermediate of a reduce-scatter is a hazard, not only refused
 };
 
 struct Config {
@@ -45,6 +46,8 @@ struct Config {
   bool round_per_hop = false;
   uint64_t seed = 1;
   uint64_t skew_ns = 0;
+  bool checker = true;         // checker=off: only to measure what it costs
+  bool stop_on_hazard = true;  // on_hazard=stop
   uint32_t threads = 2;
   Breaks breaks;
   uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's

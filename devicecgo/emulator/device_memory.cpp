@@ -13,6 +13,8 @@ Storage::Storage(HostPool* pool, uint32_t devices, uint64_t bytes_per_device)
   if (pool != nullptr) block_ = pool->take(pitch_ * devices);
   for (uint32_t d = 0; d < devices; ++d) {
     shards_[d].bytes = bytes_;
+    shards_[d].device = d;
+    shards_[d].owner = this;
     if (block_) shards_[d].data = block_.data() + d * pitch_;
   }
 }

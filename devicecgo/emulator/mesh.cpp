@@ -24,7 +24,8 @@ Mesh::Mesh(const mr_open_options& options, uint32_t salt)
       engine_(std::make_unique<Engine>(config_)),
       tensors_(Kind::tensor, salt),
       semaphores_(Kind::semaphore, salt),
-      events_(Kind::event, salt) {}
+      events_(Kind::event, salt),
+      apart_(config_.skew_ns != 0) {}
 
 void Mesh::info(mr_mesh_info& out) const {
   if (out.size < sizeof(mr_mesh_info)) throw error(MR_INVALID_ARGUMENT, "info: size is %u: smaller than mr_mesh_info of this version", out.size);
@@ -48,6 +49,7 @@ void Mesh::info(mr_mesh_info& out) const {
 }
 
 void Mesh::check_alive() const {
+  if (engine_->hazard_stopped()) report_hazard();
   if (lost_) throw error(MR_DEVICE_LOST, "device lost: %s", lost_text_.c_str());
 }
 
@@ -69,6 +71,9 @@ std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool
     throw error(MR_OUT_OF_MEMORY, "%s %s: the host has no %llu bytes for %u devices", what, text(spec).c_str(),
                 wide(spec.bytes() * config_.machine.devices()), config_.machine.devices());
   }
+  storage->made = spec;
+  const uint64_t created = engine_->creation();
+  for (uint32_t d = 0; d < config_.machine.devices(); ++d) storage->at(d).created = created;
   storage->room = room;
   if (zeroed) {
     storage->zero();
@@ -107,7 +112,10 @@ mr_handle Mesh::add_tensor(std::shared_ptr<Storage> storage, const Spec& spec) {
 
 mr_handle Mesh::tensor_alloc(const mr_tensor_spec& abi) {
   const Spec spec = checked_spec(abi, "tensor_alloc");
-  return add_tensor(allocate(spec, "tensor_alloc", (abi.flags & MR_ZEROED) != 0), spec);
+  const bool zeroed = (abi.flags & MR_ZEROED) != 0;
+  std::shared_ptr<Storage> storage = allocate(spec, "tensor_alloc", zeroed);
+  if (zeroed && apart_) create_late({}, 0, {storage, spec});
+  return add_tensor(std::move(storage), spec);
 }
 
 mr_handle Mesh::tensor_view(mr_handle handle, uint32_t rank, const uint32_t* dims) {
@@ -206,13 +214,34 @@ void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
     s.room = rooms[i];
     out[i] = semaphores_.add(std::move(semaphore));
     s.name = format("semaphore %u", handle_slot(out[i]));
+    s.created = engine_->creation();
   }
+  if (!apart_) return;
+  std::vector<SemaphoreRef> made;
+  for (uint32_t i = 0; i < count; ++i) made.push_back(*semaphores_.find(out[i]));
+  create_late(std::move(made), initial, {});
+}
+
+void Mesh::create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed) {
+  std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  launch->plan = plan_creation(std::move(semaphores), initial, zeroed, engine_->creation());
+  engine_->submit(std::move(launch));
+}
+
+void Mesh::fault(const char* text) {
+  Fault fault = parse_fault(text, config_.machine);
+  apart_ = apart_ || fault.kind == Fault::Kind::late_allocation;
+  engine_->add_fault(std::move(fault));
 }
 
 void Mesh::semaphores_reset(const mr_handle* handles, uint32_t count, uint32_t value) {
   semaphores_.check_batch(handles, count, "semaphores_reset");
   std::vector<SemaphoreRef> semaphores;
-  for (uint32_t i = 0; i < count; ++i) semaphores.push_back(*semaphores_.find(handles[i]));
+  for (uint32_t i = 0; i < count; ++i) {
+    semaphores.push_back(*semaphores_.find(handles[i]));
+    engine_->check_quiet(*semaphores.back(), "reset");
+    semaphores.back()->created = engine_->creation();
+  }
   engine_->reset_semaphores(std::move(semaphores), value);
 }
 
@@ -221,6 +250,7 @@ void Mesh::semaphores_free(const mr_handle* handles, uint32_t count) {
   std::vector<SemaphoreRef> semaphores;
   for (uint32_t i = 0; i < count; ++i) {
     semaphores.push_back(semaphores_.take(handles[i]));
+    engine_->check_quiet(*semaphores.back(), "freed");
     memory_.release(semaphores.back()->room);
   }
   engine_->bury(std::move(semaphores));
@@ -236,8 +266,14 @@ mr_handle Mesh::event_record(uint32_t queue) {
 bool Mesh::event_query(mr_handle handle) {
   const std::shared_ptr<HostEvent>& event = events_.get(handle, "event_query: event");
   if (engine_->query(*event)) return true;
+  if (engine_->hazard_stopped()) report_hazard();
   if (engine_->never(*event)) report_hang();
   return false;
+}
+
+void Mesh::report_hazard() const {
+  uint64_t count = 0;
+  throw error(MR_HAZARD, "%s", engine_->hazards(&count).front().text.c_str());
 }
 
 void Mesh::report_hang() {
@@ -272,7 +308,11 @@ void Mesh::enqueue(void* op) {
   plan->work = &work_of(plan->name());
   plan->increment_bytes = request.packets_per_sync() * config_.packet_bytes();
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  for (Semaphore* s : request.semaphores()) engine_->name_semaphore(*s, header, entry->name);
+  if (engine_->hazard_stopped()) report_hazard();
   request.commit();
+  plan->joins_first = request.joins_first();
+  plan->axis = request.axis();
   launch->plan = std::move(plan);
   launch->queue = header.queue;
   launch->number = engine_->number_launch();
@@ -304,6 +344,8 @@ int32_t Mesh::clock_advance(uint64_t until_ns, uint32_t max_wait_us) {
       return MR_CLOCK_IDLE;
     case Advance::busy:
       return MR_CLOCK_BUSY;
+    case Advance::hazard:
+      report_hazard();
     case Advance::hang:
       break;
   }
@@ -326,7 +368,18 @@ std::string Mesh::report() {
   const EngineStats stats = engine_->stats();
   Json json;
   json.begin_object();
-  json.key("hazards").begin_array().end_array();
+  uint64_t hazards = 0;
+  const auto place = [&](uint32_t d) { json.begin_array().value(d / config_.machine.cols).value(d % config_.machine.cols).end_array(); };
+  json.key("hazards").begin_array();
+  for (const Hazard& h : engine_->hazards(&hazards)) {
+    json.begin_object().field("kind", h.kind).field("resource", h.resource).key("launches").begin_array();
+    for (const LaunchTag& l : h.launches)
+      json.begin_object().field("seq", l.seq != 0 ? l.seq : l.number).field("op", l.op).field("stream", l.stream).end_object();
+    json.end_array().key("devices").begin_array();
+    for (const uint32_t d : h.devices) place(d);
+    json.end_array().field("virtual_ns", h.ns).field("text", h.text).end_object();
+  }
+  json.end_array();
   json.key("hang");
   if (const std::optional<Hang> hang = engine_->hang()) {
     json.raw(hang->json);
@@ -339,6 +392,7 @@ std::string Mesh::report() {
   json.key("stats").begin_object();
   json.field("launches", stats.launches).field("retired", stats.retired).field("events", stats.events);
   json.field("bytes_over_links", stats.bytes_over_links);
+  json.field("hazards", hazards);
   json.key("retired_per_device").begin_array();
   for (const uint64_t n : stats.retired_per_device) json.value(n);
   json.end_array();
@@ -364,6 +418,7 @@ void Mesh::name(mr_handle object, const char* name) {
   if (name == nullptr) throw error(MR_INVALID_ARGUMENT, "name: name is NULL");
   if (Tensor* t = tensors_.find(object)) {
     t->name = name;
+    engine_->set_name(t->storage->name, name);
     memory_.own(t->storage->room, name);
   } else {
     const SemaphoreRef& s = semaphores_.get(object, "name: object");

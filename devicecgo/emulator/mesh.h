@@ -50,7 +50,7 @@ class Mesh {
   uint64_t clock_now() const { return engine_->host_now(); }
   int32_t clock_advance(uint64_t until_ns, uint32_t max_wait_us);
   void launch_profile(uint64_t launch, mr_launch_profile& out);
-  void fault(const char* text) { engine_->add_fault(parse_fault(text, config_.machine)); }
+  void fault(const char* text);
   std::string report();
   uint32_t semaphore_value(mr_handle semaphore, uint32_t row, uint32_t col);
   void name(mr_handle object, const char* name);
@@ -70,7 +70,9 @@ class Mesh {
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
+  void create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed);
   [[noreturn]] void report_hang();
+  [[noreturn]] void report_hazard() const;
 
   Config config_;
   DeviceMemory memory_;
@@ -79,6 +81,7 @@ class Mesh {
   HandleTable<SemaphoreRef> semaphores_;
   HandleTable<std::shared_ptr<HostEvent>> events_;
   std::shared_ptr<Storage> static_area_;
+  bool apart_;  // devices make things in their own time
   bool lost_ = false;
   std::string lost_text_;
 };

@@ -238,6 +238,9 @@ std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op) {
   r.reads(*plan, input);
   if (op.intermediate != 0) {
     plan->intermediate = r.input("intermediate", op.intermediate);
+    if (r.config().breaks.linear_intermediate && plan->intermediate.spec.shape != staged.shape)
+      r.hazard("wrong_intermediate", op.intermediate,
+               format("intermediate is %s: on a %s it must be %s", text(plan->intermediate.spec.shape).c_str(), over.ring ? "ring" : "line", text(staged.shape).c_str()));
     r.check_spec(over.ring ? "intermediate (ring: the input's shape)" : "intermediate (linear: dim 0 of the input doubled)", plan->intermediate,
                  staged);
   } else if (over.length > 1) {

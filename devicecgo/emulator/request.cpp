@@ -1,5 +1,7 @@
 #include "request.h"
 
+#include <cstring>
+
 #include "errors.h"
 
 namespace meshrun::emu {
@@ -69,9 +71,17 @@ Operand Request::scratch(const char* field, const Spec& spec) {
   return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
 }
 
+void Request::hazard(const char* kind, mr_handle object, const std::string& text) const {
+  const bool tensor = handle_generation(object) >> 29 == static_cast<uint32_t>(Kind::tensor);
+  mesh_.engine().host_hazard(kind, tensor ? mesh_.tensor(object, op_).storage->name : mesh_.semaphore(object, op_)->name, header_, op_, text);
+}
+
 SemaphoreRef Request::semaphore(const char* field, mr_handle handle) {
   if (handle == 0) throw reject("%s is 0: a semaphore is needed", field);
-  return mesh_.semaphore(handle, where(field).c_str());
+  const SemaphoreRef& semaphore = mesh_.semaphore(handle, where(field).c_str());
+  semaphores_.push_back(semaphore.get());
+  joins_first_ = joins_first_ || std::strcmp(field, "barrier") == 0;
+  return semaphore;
 }
 
 void Request::rank4(const char* field, const Operand& operand) const {
@@ -109,6 +119,7 @@ void Request::rope_table(const char* field, const Operand& table, const Shape& x
 }
 
 Collective Request::collective(uint32_t axis, uint32_t num_links, uint32_t topology) {
+  if (axis_ == UINT32_MAX) axis_ = axis;
   const Machine& m = config().machine;
   choice("axis", axis, 0, 1);
   if (num_links == 0) throw reject("num_links is 0: must be at least 1");

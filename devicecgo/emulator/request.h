@@ -72,7 +72,12 @@ class Request {
   // Packets to an increment that the caller asked for, or the usual.
   uint64_t packets_per_sync() const { return packets_per_sync_; }
 
+  // Goes into the report, and stops the mesh as any hazard does.
+  void hazard(const char* kind, mr_handle tensor, const std::string& text) const;
   void commit();  // hands new tensors to the caller
+  uint32_t axis() const { return axis_; }
+  bool joins_first() const { return joins_first_; }
+  const std::vector<Semaphore*>& semaphores() const { return semaphores_; }
 
  private:
   struct Made {
@@ -88,6 +93,9 @@ class Request {
   uint64_t packets_per_sync_ = kMostPacketsPerSync;
   std::vector<Made> made_;
   std::vector<Spec> scratch_;
+  std::vector<Semaphore*> semaphores_;
+  uint32_t axis_ = UINT32_MAX;  // of the first collective
+  bool joins_first_ = false;  // there is a start barrier
 };
 
 }  // namespace meshrun::emu
