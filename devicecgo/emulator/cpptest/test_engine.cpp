@@ -333,7 +333,7 @@ TEST_CASE("close with work in flight returns soon") {
   for (const char* config : {"", "clock=lockstep", "threads=1", "threads=4"}) {
     CAPTURE(config);
     TestMesh mesh(1, 4, config);
-    const Bank bank(mesh);
+    const Bank banks[] = {Bank(mesh), Bank(mesh)};
     const Shape s = shape({1, 1, 1024, 1024});
     const mr_handle x = mesh.alloc(spec(s)), w = mesh.alloc(spec(shape({1024, 1024})));
     for (int i = 0; i < 20; ++i) {
@@ -342,7 +342,7 @@ TEST_CASE("close with work in flight returns soon") {
       op.weight = w;
       op.dtype = MR_BFLOAT16;
       mesh.enqueue(op);
-      auto gather = all_gather_op(op.output, 3, 1, true, bank);
+      auto gather = all_gather_op(op.output, 3, 1, true, banks[i % 2]);
       mesh.enqueue(gather);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
