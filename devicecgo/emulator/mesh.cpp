@@ -10,8 +10,6 @@
 namespace meshrun::emu {
 namespace {
 
-constexpr int kPoison = 0xff;  // NaN in every float format: what nobody wrote shows
-
 constexpr uint64_t kStaticArea = 64 << 10;  // bytes at first; larger launches get a new one
 
 unsigned long long wide(uint64_t n) { return n; }

@@ -12,6 +12,8 @@
 
 namespace meshrun::emu {
 
+constexpr int kPoison = 0xff;  // NaN in every float format: what nobody wrote shows
+
 struct Tensor {
   std::shared_ptr<Storage> storage;
   Spec spec;

@@ -67,8 +67,9 @@ Operand Request::scratch(const char* field, const Spec& spec) {
   // The host gives a launch's scratch back when it has enqueued it, since the queue is in order: it counts at that moment only.
   mesh_.check_room(spec, where(field).c_str());
   scratch_.push_back(spec);
-  Engine& engine = mesh_.engine();
-  return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
+  auto storage = std::make_shared<Storage>(config().timing ? nullptr : &pool(), config().machine.devices(), spec.bytes());
+  if (config().lockstep) storage->fill(kPoison);  // what an earlier launch has left there would not be a function of the case
+  return {std::move(storage), spec};
 }
 
 void Request::hazard(const char* kind, mr_handle object, const std::string& text) const {
