@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -75,6 +76,7 @@ var (
 	ErrRejected     = messages.ErrRejected
 	ErrTimeout      = messages.ErrTimeout
 	ErrDeviceLost   = messages.ErrDeviceLost
+	ErrHazard       = messages.ErrHazard
 	ErrUnsupported  = messages.ErrUnsupported
 	ErrWrongThread  = messages.ErrWrongThread
 	ErrActorStopped = messages.ErrActorStopped
@@ -134,6 +136,14 @@ type Config struct {
 
 	// Record keeps a journal of every call.
 	Record bool
+	// Skew puts the devices and links of an emulated mesh apart by seeded delays of up to so long; whole microseconds.
+	Skew time.Duration
+	// GoOn lets an emulated mesh go on after a hazard, which its report then lists. Otherwise it stops at the first, with ErrHazard.
+	GoOn bool
+	// Break switches rules off, to prove that they matter: "one_bank POOL[AXIS]", "no_creation_fence", "no_start_barrier", "ring_halo",
+	// "linear_intermediate". What runs with a broken rule is worth nothing.
+	Break []string
+
 	Logger *zap.Logger
 }
 
@@ -169,9 +179,16 @@ func Open(ctx context.Context, c Config) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
+	broken, err := parseBreaks(c.Break)
+	if err != nil {
+		return nil, err
+	}
+	if c.Skew < 0 || c.Skew%time.Microsecond != 0 {
+		return nil, messages.Invalid("open", "skew", c.Skew, "is a whole number of microseconds, at least 0")
+	}
 	options := devicecgo.Options{Shape: c.Mesh, Queues: c.Queues}
 	if c.Driver == emulator.Name {
-		options.Config = c.emulator()
+		options.Config = append(c.emulator(), broken.settings...)
 	}
 	for _, o := range c.Settings {
 		options.Config = append(options.Config, devicecgo.Setting{Key: o.Key, Value: o.Value})
@@ -179,7 +196,7 @@ func Open(ctx context.Context, c Config) (*Mesh, error) {
 	rt, err := actors.Start(ctx, actors.Config{
 		Open:     func() (devicecgo.Device, error) { return opened(driver.Open(options)) },
 		NumLinks: c.NumLinks, Topology: c.Topology, Policy: c.Policy, Inflight: c.Inflight, Queue: c.Queue, Refuse: c.Refuse,
-		Lockstep: c.Lockstep, Record: c.Record, Logger: c.Logger,
+		Lockstep: c.Lockstep, Record: c.Record, Break: broken.rules, Logger: c.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -213,6 +230,10 @@ func (c *Config) emulator() []devicecgo.Setting {
 		s = append(s, devicecgo.Setting{Key: "preset", Value: c.Preset})
 	} else {
 		add("num_links", max(c.NumLinks, 1))
+	}
+	add("skew_us", int(c.Skew/time.Microsecond))
+	if c.GoOn {
+		s = append(s, devicecgo.Setting{Key: "on_hazard", Value: "continue"})
 	}
 	add("grid_x", c.GridX)
 	add("grid_y", c.GridY)

@@ -65,6 +65,7 @@ type device struct {
 	reads           []*readRequest // wait for the end of the capture
 	unfencedReplays bool           // for tests: rule 4 is not asked before a replay
 
+	opening  bool // the first fence is under way: in lockstep nobody else moves the clock yet
 	draining *drainRequest
 	ended    bool
 	stats    Stats
@@ -123,7 +124,7 @@ func (d *device) Receive(ctx actor.Context) {
 		d.tellIdle(m.pools)
 	case collect: // step does
 	case tick:
-		if d.draining != nil && d.rt.turns != nil {
+		if (d.draining != nil || d.opening) && d.rt.turns != nil {
 			d.runTime(^uint64(0))
 		}
 		d.look()
@@ -161,6 +162,9 @@ func (d *device) step() {
 	d.bury()
 	d.flushBuffers()
 	d.flushAnswers()
+	if d.opening && d.rt.turns != nil && len(d.events) > 0 {
+		d.send(d.self, tick{})
+	}
 	if d.draining == nil {
 		return
 	}
@@ -193,7 +197,7 @@ func (d *device) start(ctx actor.Context) {
 		ax := &axisActor{rt: d.rt, axis: a, pools: map[messages.Pool]*actor.PID{}}
 		for _, kind := range pools.Kinds() {
 			name := fmt.Sprintf("%s[%d]", kind.Pool, a)
-			sem := &semaphoreActor{device: d.self, index: len(d.actors), pool: pools.NewSemaphores(kind, a, d.rt.mesh.NumLinks)}
+			sem := &semaphoreActor{device: d.self, index: len(d.actors), pool: pools.NewSemaphores(d.rt.cfg.Break.kind(kind, a), a, d.rt.mesh.NumLinks)}
 			pid := spawn("pool/"+name, sem)
 			ax.pools[kind.Pool] = pid
 			d.actors = append(d.actors, poolActor{pid: pid, name: name, axis: a})
@@ -219,7 +223,9 @@ func (d *device) described(m *granted) {
 	row := d.newRow("open", "")
 	opened := d.opened
 	d.opened = nil
+	d.opening = true
 	done := func(err error) {
+		d.opening = false
 		if row != nil {
 			row.Err = err
 		}
@@ -246,6 +252,10 @@ func (d *device) described(m *granted) {
 		}
 	}
 	d.first = nil
+	if d.rt.cfg.Break.NoCreationFence {
+		done(nil)
+		return
+	}
 	d.startFence(row, done)
 }
 

@@ -105,6 +105,10 @@ func (d *device) makeBanks(t *task) bool {
 	if len(todo) == 0 {
 		return false
 	}
+	if d.rt.cfg.Break.NoCreationFence {
+		t.err = d.makeAll(t, todo)
+		return false
+	}
 	if t.promised() {
 		t.err = d.makeAll(t, todo)
 		for _, b := range todo {
@@ -156,7 +160,7 @@ func (d *device) safe(t *task) bool {
 	case t.plan == nil || t.plan.Alias || t.lease != nil:
 		return true
 	}
-	return draws{t.plan, &t.sems, &t.bufs}.conflict(&d.joins, func(b *bank) uint64 { return b.lastUse }) == nil
+	return draws{t.plan, &t.sems, &t.bufs, &d.rt.cfg.Break}.conflict(&d.joins, func(b *bank) uint64 { return b.lastUse }) == nil
 }
 
 // draws are the banks that peers write in a launch.
@@ -164,12 +168,13 @@ type draws struct {
 	plan *axis.Plan
 	sems *[axis.MaxSemaphoreNeeds]*bank
 	bufs *[axis.MaxBufferNeeds]*bank
+	free *Break // of whose pools nobody asks; nil: none
 }
 
 // conflict is the first bank that the launch must not use yet.
 func (u draws) conflict(j *pools.Joins, lastUse func(*bank) uint64) *bank {
 	for i, n := range u.plan.Semaphores[:u.plan.NumSemaphores] {
-		if !reusable(j, n.Reuse, n.Axis, lastUse(u.sems[i])) {
+		if !u.free.oneBank(n.Pool, n.Axis) && !reusable(j, n.Reuse, n.Axis, lastUse(u.sems[i])) {
 			return u.sems[i]
 		}
 	}

@@ -43,6 +43,9 @@ type Config struct {
 	// Record keeps a journal of what is done for each call.
 	Record bool
 
+	// Break switches rules off; the zero value none.
+	Break Break
+
 	Logger *zap.Logger // nil: silent
 }
 
@@ -114,6 +117,7 @@ func Start(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return fail(err)
 	}
+	r.mesh = cfg.Break.mesh(r.mesh)
 	if cfg.Lockstep {
 		if dev.Emulator() == nil {
 			return fail(messages.Invalid("open", "clock", "lockstep", "needs an emulated mesh"))

@@ -325,7 +325,7 @@ func (d *device) mayCapture(t *task) error {
 	if t.plan.Alias {
 		return nil
 	}
-	if b := (draws{t.plan, &t.sems, &t.bufs}).conflict(&tr.joins, func(b *bank) uint64 { return tr.lastUse[b] }); b != nil {
+	if b := (draws{t.plan, &t.sems, &t.bufs, nil}).conflict(&tr.joins, func(b *bank) uint64 { return tr.lastUse[b] }); b != nil {
 		return refuse(b, fmt.Sprintf("is used again in one trace only behind a collective that joins its devices, and launch %d of the trace used it last", tr.lastUse[b]),
 			"a trace holds no fence: split it there")
 	}
@@ -357,7 +357,7 @@ func (tr *Trace) safe(j pools.Joins, behind uint64) bool {
 	}
 	for i := range tr.steps {
 		s := &tr.steps[i]
-		if (draws{s.plan, &s.sems, &s.bufs}).conflict(&j, lastUse) != nil {
+		if (draws{s.plan, &s.sems, &s.bufs, nil}).conflict(&j, lastUse) != nil {
 			return false
 		}
 		n := behind + uint64(i) + 1

@@ -71,7 +71,7 @@ func bufferParts(m Mesh, key messages.BufferKey) (messages.BufferKey, []messages
 		}
 		var parts []messages.Part
 		if key.Parts != messages.OutputOnly {
-			if m.Topology[key.Axis] == messages.Linear {
+			if m.Topology[key.Axis] == messages.Linear || m.LinearIntermediate {
 				r4 := key.Shape.Rank4()
 				spec.Shape = r4.With(0, r4.Dim(0)*2)
 			}

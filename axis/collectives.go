@@ -121,7 +121,9 @@ func planReduceScatter(m Mesh, operation messages.Operation, in []messages.Spec,
 		return fail("input dim "+describe("%d", dim-added), view.Dim(dim), "divides by the length %d of axis %d", n, op.MeshAxis)
 	}
 	out := messages.Spec{Shape: view.With(dim, view.Dim(dim)/n), DType: x.DType, Layout: x.Layout, Memory: messages.DRAM}
-	p.Hyper = ReduceScatterHyper()
+	if !op.DriverHyperparams {
+		p.Hyper = ReduceScatterHyper()
+	}
 	if op.UsePersistentBuffer {
 		if x.Layout != messages.Tile {
 			return fail("input layout", x.Layout, "is tile where a persistent buffer is used")

@@ -12,6 +12,8 @@ type Mesh struct {
 	Grid     [2]int               // compute cores of a device, x and y
 	NumLinks int                  // links that each collective uses
 	Topology [2]messages.Topology // of each axis, resolved: Linear or Ring
+
+	LinearIntermediate bool // a broken rule: reduce-scatters on a ring get the intermediate of a line
 }
 
 // Machine is what the hardware offers.

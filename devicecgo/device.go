@@ -26,7 +26,7 @@ type TensorSpec struct {
 // Device is the face of an open mesh. *Mesh implements it over cgo; tests implement it in Go.
 //
 // Every method must be called on the thread that opened the mesh. The errors wrap a kind of package messages: ErrInvalid,
-// ErrReleased (a stale handle), ErrWrongThread, ErrOutOfMemory, ErrRejected, ErrTimeout, ErrDeviceLost, ErrUnsupported, ErrInternal.
+// ErrReleased (a stale handle), ErrWrongThread, ErrOutOfMemory, ErrRejected, ErrTimeout, ErrDeviceLost, ErrHazard, ErrUnsupported, ErrInternal.
 type Device interface {
 	Info() MeshInfo
 

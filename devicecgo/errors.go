@@ -60,6 +60,8 @@ func toError(call string, code int, text string) error {
 		kind = messages.ErrTimeout
 	case C.MR_DEVICE_LOST:
 		kind = messages.ErrDeviceLost
+	case C.MR_HAZARD:
+		kind = messages.ErrHazard
 	case C.MR_UNSUPPORTED:
 		kind = messages.ErrUnsupported
 	}

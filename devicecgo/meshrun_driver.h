@@ -44,7 +44,8 @@ enum {
   MR_TIMEOUT = 6,     /* a wait that cannot or did not end; the message holds the report */
   MR_DEVICE_LOST = 7, /* sticky: every later call returns it, except close and extensions */
   MR_UNSUPPORTED = 8,
-  MR_INTERNAL = 9
+  MR_INTERNAL = 9,
+  MR_HAZARD = 10 /* sticky: the mesh stopped on something that goes wrong on hardware; the message names it */
 };
 
 typedef struct mr_error {

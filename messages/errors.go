@@ -26,6 +26,8 @@ var (
 	ErrTimeout = errors.New("timeout")
 	// ErrDeviceLost: the device does not answer any more; everything fails fast.
 	ErrDeviceLost = errors.New("device lost")
+	// ErrHazard: an emulated mesh saw something that goes wrong on hardware, and has stopped.
+	ErrHazard = errors.New("hazard")
 	// ErrUnsupported: the driver cannot do it.
 	ErrUnsupported = errors.New("unsupported")
 	// ErrWrongThread: a driver call came from a thread that does not own the mesh.

@@ -101,6 +101,8 @@ type ReduceScatter struct {
 	Dim                 int
 	MeshAxis            int
 	UsePersistentBuffer bool
+	// DriverHyperparams leaves chunks, workers and buffers to the driver instead of giving the reference's (2, 2, 2).
+	DriverHyperparams bool
 }
 
 // ActivationKind is the function of an activation.

@@ -30,6 +30,18 @@ var poolNames = [PoolCount]string{"rs", "rs_fused", "ag", "exp_ring", "np", "sr"
 
 func (p Pool) String() string { return nameOf(poolNames[:], int(p), "pool") }
 
+// ParsePoolOnAxis reads a pool with its axis, such as ag[1].
+func ParsePoolOnAxis(s string) (p Pool, axis int, ok bool) {
+	for p, name := range poolNames {
+		for axis := range 2 {
+			if s == name+"["+strconv.Itoa(axis)+"]" {
+				return Pool(p), axis, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
 // BufferKind names a kind of persistent buffer.
 type BufferKind uint8
 

@@ -78,11 +78,14 @@ func TestWalls(t *testing.T) {
 		"axis":     {"messages"},
 		"actors":   {"messages", "pools", "axis", "devicecgo"},
 
-		"workload":             {".", "messages", "workload/checkpoint", "workload/nn", "workload/wan"},
+		"workload":             {".", "messages", "workload/checkpoint", "workload/film", "workload/nn", "workload/pipeline", "workload/vae", "workload/wan"},
 		"workload/safetensors": {"messages"},
 		"workload/checkpoint":  {"messages", "workload/safetensors"},
-		"workload/nn":          {".", "messages", "workload/checkpoint"},
+		"workload/film":        {"messages"},
+		"workload/nn":          {".", "messages", "workload/checkpoint", "workload/film"},
 		"workload/wan":         {".", "messages", "workload/checkpoint", "workload/nn"},
+		"workload/vae":         {".", "messages", "workload/checkpoint", "workload/film", "workload/nn"},
+		"workload/pipeline":    {"messages", "workload/checkpoint", "workload/film", "workload/nn", "workload/vae", "workload/wan"},
 	}
 	for folder, by := range all {
 		for path, files := range by {

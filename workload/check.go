@@ -4,9 +4,11 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/messages"
+	"github.com/meshrun/meshrun/workload/nn"
 )
 
 // normalize fills in defaults and checks the values that no other part checks.
@@ -20,8 +22,8 @@ func (c *Config) normalize() error {
 	if c.Inputs == "" {
 		c.Inputs = inputsVaried
 	}
-	if c.Steps == 0 {
-		c.Steps = 1
+	if c.Halo == "" {
+		c.Halo = nn.HaloFull
 	}
 	switch {
 	case c.DType != meshrun.BFloat16 && c.DType != meshrun.Float32:
@@ -32,8 +34,12 @@ func (c *Config) normalize() error {
 		return messages.Invalid("run", "inputs", strconv.Quote(c.Inputs), "is varied or same")
 	case c.Streams < 1:
 		return messages.Invalid("run", "streams", c.Streams, "is at least 1")
-	case c.Steps < 1:
+	case c.Steps < 0:
 		return messages.Invalid("run", "steps", c.Steps, "is at least 1")
+	case c.Halo != nn.HaloFull && c.Halo != nn.HaloCompact:
+		return messages.Invalid("run", "halo", strconv.Quote(string(c.Halo)), "is full or compact")
+	case c.Frames != "" && c.Mode == meshrun.Timing:
+		return messages.Invalid("run", "frames", strconv.Quote(c.Frames), "is for runs that move data, not in mode timing")
 	case c.NumLinks < 0:
 		return messages.Invalid("run", "num_links", c.NumLinks, "is at least 1")
 	case c.Queues < 0:
@@ -72,7 +78,8 @@ func (c *Config) meshShape() (meshrun.MeshShape, error) {
 }
 
 func (j *job) meshConfig() meshrun.Config {
-	c := meshrun.Config{Preset: j.cfg.Preset, NumLinks: j.cfg.NumLinks, Topology: j.cfg.Topology, Queues: j.cfg.Queues, Mode: j.cfg.Mode, Seed: j.cfg.Seed, Lockstep: true}
+	c := meshrun.Config{Preset: j.cfg.Preset, NumLinks: j.cfg.NumLinks, Topology: j.cfg.Topology, Queues: j.cfg.Queues, Mode: j.cfg.Mode, Seed: j.cfg.Seed, Lockstep: true,
+		Skew: time.Duration(j.cfg.SkewUS) * time.Microsecond}
 	if c.Preset == "" {
 		c.Mesh = j.cfg.Mesh
 	}

@@ -20,7 +20,7 @@ type Tolerance struct {
 
 // Config is one run: the keys of a run file (docs/run.md), resolved.
 type Config struct {
-	Model    string // folder of a checkpoint
+	Model    string // folder of a checkpoint, or a name of the Catalogue
 	Mesh     meshrun.MeshShape
 	Preset   string // instead of Mesh
 	TP, SP   Factor
@@ -33,6 +33,9 @@ type Config struct {
 	Steps    int    // 0: the model's default
 	Queues   int
 	Seed     uint64
+	Halo     nn.Halo    // of decoders: nn.HaloFull, the default, or nn.HaloCompact
+	Frames   string     // folder for the pictures of every stream; "": none are written
+	SkewUS   int        // seeded delays of devices and links, at most
 	Verify   *Tolerance // nil: by model and dtype
 }
 
@@ -64,7 +67,15 @@ type StreamResult struct {
 	Error      string        `json:"error,omitempty"`
 
 	Err    error     `json:"-"`
-	Output []float32 `json:"-"` // the model's sample
+	Output []float32 `json:"-"` // the model's answer
+	shape  []int     // of Output
+}
+
+// OperationTime is what all launches of one operation took.
+type OperationTime struct {
+	Name      string  `json:"name"`
+	Launches  int     `json:"launches"`
+	VirtualMS float64 `json:"virtual_ms"` // from the first device's start to the last device's end, summed
 }
 
 // Result is what became of a run.
@@ -76,4 +87,9 @@ type Result struct {
 	Hazards []any          `json:"hazards"`
 	Hang    any            `json:"hang,omitempty"`
 	Stats   any            `json:"stats"`
+	// LinkBytes is what has crossed links, of all streams; Forwards is how many forward passes that was.
+	LinkBytes int64 `json:"link_bytes"`
+	Forwards  int   `json:"forwards"`
+
+	Times []OperationTime `json:"times,omitempty"` // by operation, the longest first
 }

@@ -9,6 +9,9 @@
 //	checkpoint    the folder of a model: config.json, weights, inputs, outputs
 //	nn            how models lie on a mesh, and the layers that they are built from
 //	wan           the Wan video transformer
+//	vae           decoders of latents: Wan, KL, TAESD
+//	pipeline      from prompt embeddings to frames
+//	film          pictures as PNG and GIF
 //
 // A further model is a package beside wan that implements nn.Model, and a line in the table of models.go.
 //

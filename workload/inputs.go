@@ -40,10 +40,13 @@ func streamInputs(cp *checkpoint.Checkpoint, m nn.Model, c *Config) ([]checkpoin
 	return all, nil
 }
 
-// noisy adds seeded noise to one of the arrays.
+// noisy adds seeded noise to one of the arrays, unless it is only a shape.
 func noisy(arrays checkpoint.Arrays, name string, seed uint64, stream int) checkpoint.Arrays {
 	noise := rand.New(rand.NewPCG(seed, uint64(stream)))
 	a := arrays[name]
+	if a.Values == nil {
+		return arrays
+	}
 	values := make([]float32, len(a.Values))
 	for i, v := range a.Values {
 		values[i] = v + float32(noiseDeviation*noise.NormFloat64())

@@ -39,12 +39,14 @@ func newJob(c Config, report func(Progress)) (*job, error) {
 		return nil, err
 	}
 	j := &job{cfg: c, progress: serial(report), layout: layout}
-	if j.checkpoint, err = checkpoint.Open(c.Model); err != nil {
+	var forwards int
+	if j.checkpoint, forwards, err = openModel(c); err != nil {
 		return nil, err
 	}
 	if err := j.load(); err != nil {
 		return nil, errors.Join(err, j.checkpoint.Close())
 	}
+	j.cfg.Steps *= forwards
 	return j, nil
 }
 
@@ -67,7 +69,21 @@ func (j *job) load() error {
 	if j.inputs, err = streamInputs(j.checkpoint, model, &j.cfg); err != nil {
 		return err
 	}
-	if err := j.loadStored(); err != nil {
+	if fitter, ok := model.(nn.Fitter); ok {
+		for _, in := range j.inputs {
+			if err := fitter.CheckFit(j.layout, in); err != nil {
+				return err
+			}
+		}
+	}
+	outputs, err := j.steps()
+	if err != nil {
+		return err
+	}
+	if err := j.loadStored(outputs); err != nil {
+		return err
+	}
+	if err := j.prepareFrames(); err != nil {
 		return err
 	}
 	j.tolerance = class.tolerance(j.cfg.DType)
@@ -78,14 +94,35 @@ func (j *job) load() error {
 	return nil
 }
 
-// loadStored reads the stored answer, where it is needed and there is one.
-func (j *job) loadStored() error {
-	if j.cfg.Mode == meshrun.Timing {
-		return nil
-	}
+// steps reads the stored outputs and says how many steps a stream takes: a pipeline's are its own affair, another model repeats its
+// forward pass. A stored answer that took another number of steps is none.
+func (j *job) steps() (checkpoint.Arrays, error) {
 	outputs, ok, err := j.checkpoint.Outputs()
-	if err != nil || !ok {
-		return err
+	if err != nil {
+		return nil, err
+	}
+	if sampler, is := j.model.(nn.Sampler); is {
+		stored := sampler.StoredSteps(outputs)
+		n := j.cfg.Steps
+		if n == 0 {
+			n = stored
+		}
+		sampler.SetSteps(n)
+		if j.cfg.Steps = 1; n != stored {
+			ok = false
+		}
+	}
+	j.cfg.Steps = max(j.cfg.Steps, 1)
+	if !ok {
+		return nil, nil
+	}
+	return outputs, nil
+}
+
+// loadStored takes the stored answer, where it is needed and there is one.
+func (j *job) loadStored(outputs checkpoint.Arrays) error {
+	if j.cfg.Mode == meshrun.Timing || outputs == nil {
+		return nil
 	}
 	name, want := j.model.Output(), j.model.OutputShape(j.inputs[0])
 	answer, ok := outputs[name]

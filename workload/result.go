@@ -58,8 +58,16 @@ func (r *Result) take(ctx context.Context, mesh *meshrun.Mesh) error {
 		return fmt.Errorf("%w: the mesh's report: %w", messages.ErrInternal, err)
 	}
 	r.Hazards, r.Hang = append(r.Hazards, report.Hazards...), report.Hang
+	r.Times = operationTimes(report.Stats)
 	if len(report.Stats) > 0 {
 		stats["mesh"] = report.Stats
+		var counts struct {
+			Bytes int64 `json:"bytes_over_links"`
+		}
+		if err := json.Unmarshal(report.Stats, &counts); err != nil {
+			return fmt.Errorf("%w: the mesh's counts: %w", messages.ErrInternal, err)
+		}
+		r.LinkBytes = counts.Bytes
 	}
 	return err
 }

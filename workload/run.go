@@ -48,7 +48,11 @@ func Run(ctx context.Context, c Config, report func(Progress)) (*Result, error) 
 		return nil, errors.Join(err, s.close(ctx, false))
 	}
 	result := &Result{Model: c.Model, Mesh: j.layout.Mesh.String(), Streams: j.runStreams(ctx, s, expected)}
+	result.Forwards = j.cfg.Streams * j.cfg.Steps
 	err = result.finish(ctx, s.mesh)
+	if framesErr := j.writeFrames(ctx, result); err == nil {
+		err = framesErr
+	}
 	if closeErr := s.close(ctx, err == nil); err == nil {
 		err = closeErr
 	}
@@ -171,7 +175,7 @@ func (j *job) runStream(ctx context.Context, s *session, stream *meshrun.Stream,
 		if r.Err != nil {
 			break
 		}
-		r.Output = out.Values
+		r.Output, r.shape = out.Values, out.Shape
 	}
 	r.WallMS = float64(time.Since(begin)) / float64(time.Millisecond)
 	r.VirtualMS = float64(max(s.now(ctx), virtual)-virtual) / 1e6

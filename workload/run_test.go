@@ -290,7 +290,7 @@ func TestBadInput(t *testing.T) {
 		"no folder":         {model("nowhere"), `model: folder "nowhere": is a folder with a config.json and weights`},
 		"no config":         {model(without("config.json")), "config.json: file missing"},
 		"damaged config":    {model(truncated("config.json", 100)), "config.json: file damaged"},
-		"class":             {model(config("WanTransformer3DModel", "UNet2DModel")), `_class_name "UNet2DModel": is a model class that is supported: WanTransformer3DModel`},
+		"class":             {model(config("WanTransformer3DModel", "UNet2DModel")), `_class_name "UNet2DModel": is a model class that is supported: AutoencoderKL, AutoencoderKLWan, WanPipeline, WanTransformer3DModel`},
 		"config value":      {model(config(`"num_layers": 2`, `"num_layers": "2"`)), `config.json: num_layers "2": is a whole number`},
 		"no weights":        {model(without("weights.safetensors")), "weights missing"},
 		"truncated weights": {model(truncated("weights.safetensors", 1000000)), "weights.safetensors: size 1000000 bytes: is 1135872 bytes, as the header says; the file is truncated"},

@@ -30,7 +30,7 @@ func (j *job) openSession(ctx context.Context, mesh meshrun.Config, layout nn.La
 	if err != nil {
 		return nil, err
 	}
-	s := &session{mesh: m, run: nn.Run{Layout: layout, DType: j.cfg.DType, Timing: j.cfg.Mode == meshrun.Timing}}
+	s := &session{mesh: m, run: nn.Run{Layout: layout, DType: j.cfg.DType, Timing: j.cfg.Mode == meshrun.Timing, Halo: j.cfg.Halo}}
 	if err := s.place(ctx, j, onTensor); err != nil {
 		return nil, errors.Join(err, s.close(ctx, false))
 	}

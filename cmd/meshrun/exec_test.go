@@ -294,7 +294,7 @@ func TestTimingModeMovesNoData(t *testing.T) {
 func TestRefusedBeforeAnythingRuns(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"mesh":[2,4],"calls":[{"op":"all_gather","in":"nope","dim":0,"mesh_axis":0}]}`: `standard input:1:24: calls[0]: unknown tensor "nope"`,
-		`{"mesh":[2,4],"skew_us":7,"calls":[]}`:                                          `"skew_us" is not supported yet`,
+		`{"mesh":[2,4],"managers":2,"calls":[]}`:                                         `"managers" is not supported yet`,
 		`{"mesh":[2,4],"calls":[{"op":"lend"}]}`:                                         `operation "lend" is not supported yet`,
 		`{"mesh":[2,4],"faults":["link 0,0-0,1 down"],"calls":[]}`:                       "not supported yet",
 		`{"mesh":[2,4],"faults":["devise 1,1 stop at launch 2"],"calls":[]}`:             "devise",

@@ -65,6 +65,10 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
     config.seed = number(key, value, 0, UINT64_MAX);
   } else if (key == "skew_us") {
     config.skew_ns = number(key, value, 0, 1'000'000'000) * 1000;
+  } else if (key == "checker") {
+    config.checker = choice(key, value, "off", "on");
+  } else if (key == "on_hazard") {
+    config.stop_on_hazard = choice(key, value, "continue", "stop");
   } else if (key == "rounding") {
     config.round_per_hop = choice(key, value, "once", "per_hop");
   } else if (key == "dram_bytes") {
@@ -81,7 +85,8 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
      : value == "no_handshake"   ? config.breaks.no_handshake
      : value == "no_region_wait" ? config.breaks.no_region_wait
      : value == "ring_halo"      ? config.breaks.ring_halo
-                                 : throw bad(key, value, "must be no_start_barrier, no_handshake, no_region_wait or ring_halo")) = true;
+     : value == "linear_intermediate" ? config.breaks.linear_intermediate
+                                 : throw bad(key, value, "must be no_start_barrier, no_handshake, no_region_wait, ring_halo or linear_intermediate")) = true;
   } else {
     throw bad(key, value, "unknown key");
   }
@@ -93,6 +98,7 @@ void set_shape(const mr_open_options& options, Asked& asked, Machine& machine) {
     if (options.cols < 1 || options.cols > kMostRows) throw error(MR_INVALID_ARGUMENT, "open: cols is %u: must be 1..%u", options.cols, kMostRows);
     machine.name = format("emulated-%ux%u", options.rows, options.cols);
     machine.chip = &default_chip();
+    machine.packet_bytes = machine.chip->packet_bytes;
     machine.rows = options.rows;
     machine.cols = options.cols;
     machine.grid_x = asked.grid_x.value_or(8);
@@ -111,6 +117,7 @@ void set_shape(const mr_open_options& options, Asked& asked, Machine& machine) {
     throw error(MR_INVALID_ARGUMENT, "open: config grid_%s: preset %s fixes the grid at %ux%u", asked.grid_x ? "x" : "y", p.name, p.grid_x, p.grid_y);
   machine.name = p.name;
   machine.chip = p.chip;
+  machine.packet_bytes = p.packet_bytes != 0 ? p.packet_bytes : p.chip->packet_bytes;
   machine.rows = p.rows;
   machine.cols = p.cols;
   machine.grid_x = p.grid_x;

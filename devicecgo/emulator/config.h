@@ -19,6 +19,7 @@ struct Machine {
   bool exclusive_cores = false;
   uint64_t dram_bytes = 0;
   uint64_t l1_bytes = 0;
+  uint32_t packet_bytes = 0;
 
   uint32_t devices() const { return rows * cols; }
   uint32_t axis_length(uint32_t axis) const { return axis == 0 ? rows : cols; }
@@ -32,9 +33,12 @@ struct Breaks {
   bool no_handshake = false;      // nobody waits for a neighbour to enter a halo exchange
   bool no_region_wait = false;    // a convolution does not wait for the regions of its halo
   bool ring_halo = false;         // halos go round where the axis has a wrap link
+  bool linear_intermediate = false;  // a wrong intermediate of a reduce-scatter is a hazard, not only refused
 };
 
 struct Config {
+  uint64_t packet_bytes() const { return chunk_bytes != 0 ? chunk_bytes : machine.packet_bytes; }
+
   Machine machine;
   uint32_t queues = 1;
   bool timing = false;    // mode=timing: no data
@@ -42,6 +46,8 @@ struct Config {
   bool round_per_hop = false;
   uint64_t seed = 1;
   uint64_t skew_ns = 0;
+  bool checker = true;         // checker=off: only to measure what it costs
+  bool stop_on_hazard = true;  // on_hazard=stop
   uint32_t threads = 2;
   Breaks breaks;
   uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's

@@ -24,6 +24,7 @@ struct Signal {
   Semaphore& semaphore;
   uint32_t lane = 0;
   uint32_t amount = 1;
+  bool announces = false;  // that this device has entered: the peer need not have
 };
 
 class Context final : public ProgramSink {
@@ -48,13 +49,13 @@ class Context final : public ProgramSink {
   // data takes it as `after`.
   class Wait final : public Waiter {
    public:
-    bool await_ready() const { return word_.value.load(std::memory_order_relaxed) >= target; }
+    bool await_ready() const;
     void await_suspend(std::coroutine_handle<> h);
     uint64_t await_resume() const;
 
    private:
     friend class Context;
-    Wait(Context& context, Word& count, const Semaphore* semaphore_, uint32_t lane_, uint32_t target_, Owed owed_)
+    Wait(Context& context, Word& count, Semaphore* semaphore_, uint32_t lane_, uint32_t target_, Owed owed_)
         : context_(context), word_(count) {
       semaphore = semaphore_;
       lane = lane_;
@@ -63,6 +64,7 @@ class Context final : public ProgramSink {
     }
     Context& context_;
     Word& word_;
+    Strand* const strand_ = Strand::here();
   };
   Wait wait(Semaphore& semaphore, uint32_t lane, uint32_t target, Owed owed);
   Wait wait(Word& count, uint32_t target);  // a count inside the program
@@ -71,11 +73,18 @@ class Context final : public ProgramSink {
   // Puts the word back to 0. A program does this when it leaves, never when it enters: a faster peer may already have raised it.
   void clear(Semaphore& semaphore, uint32_t lane);
 
+  // Writes the first value of a semaphore of this device, whatever has come meanwhile.
+  void initialise(Semaphore& semaphore, uint32_t value);
+  uint64_t creation_delay_ns(uint64_t serial) const { return engine_->creation_delay_ns(device_, serial); }
+
   // ---- data and peers
   // Does fn(Parallel&) on the data. It must say what it reads and writes, and hold nothing of the coroutine's frame.
   template <class F>
   void work(std::span<const Access> accesses, uint64_t amount, F fn, Chain chain = {}) {
-    if (!timing()) engine_->flow().submit(*launch_, accesses, amount, fn, chain);
+    if (timing()) return;
+    if (Checker* checker = engine_->checker())
+      for (const Access& a : accesses) checker->access(*this, a);
+    engine_->flow().submit(*launch_, accesses, amount, fn, chain);
   }
   template <class F>
   void work(std::initializer_list<Access> accesses, uint64_t amount, F fn, Chain chain = {}) {
@@ -102,9 +111,10 @@ class Context final : public ProgramSink {
     uint64_t until_ns;
     bool await_ready() const { return until_ns <= context.now(); }
     void await_suspend(std::coroutine_handle<> h) const;
-    void await_resume() const {}
+    void await_resume() const { Strand::here() = strand; }
+    Strand* strand = Strand::here();
   };
-  Pause until(uint64_t ns) { return {*this, ns}; }
+  Pause until(uint64_t ns) { return {.context = *this, .until_ns = ns}; }
   // Takes the device's cores for that long, from `after` on, behind others that want them.
   Pause compute(const Cost& cost, uint64_t after = 0);
   // The same for work on cores of its own, like the workers of a collective.
@@ -117,6 +127,7 @@ class Context final : public ProgramSink {
   // ---- the engine's
   Launch& launch() const { return *launch_; }
   const Waiter* waiters() const { return waiters_; }
+  Strand strand;  // of the program that run() starts
   bool entered = false;
   bool left = false;
   uint64_t start_ns = 0;

@@ -13,6 +13,8 @@ Storage::Storage(HostPool* pool, uint32_t devices, uint64_t bytes_per_device)
   if (pool != nullptr) block_ = pool->take(pitch_ * devices);
   for (uint32_t d = 0; d < devices; ++d) {
     shards_[d].bytes = bytes_;
+    shards_[d].device = d;
+    shards_[d].owner = this;
     if (block_) shards_[d].data = block_.data() + d * pitch_;
   }
 }
@@ -48,7 +50,7 @@ void DeviceMemory::refuse(bool l1, uint64_t bytes, const std::string& what) cons
   constexpr size_t kMostListed = 6;
   const Arena& a = l1 ? l1_ : dram_;
   const auto wide = [](uint64_t n) { return static_cast<unsigned long long>(n); };
-  throw error(MR_OUT_OF_MEMORY, "out of memory: %s needs %llu bytes of %s; %llu of %llu are live, %llu free, the largest free block has %llu. Live by owner: %s",
+  throw error(MR_OUT_OF_MEMORY, "%s needs %llu bytes of %s; %llu of %llu are live, %llu free, the largest free block has %llu. Live by owner: %s",
               what.c_str(), wide(bytes), l1 ? "L1 on every core" : "DRAM on every device", wide(a.live()), wide(a.capacity()), wide(a.free()),
               wide(a.largest_free()), a.owners(kMostListed).c_str());
 }

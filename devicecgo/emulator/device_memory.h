@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "arena.h"
+#include "check_state.h"
 #include "host_pool.h"
 #include "ledger.h"
 #include "spec.h"
@@ -17,6 +19,10 @@ struct Memory {
   std::byte* data = nullptr;  // null in timing mode
   uint64_t bytes = 0;
   Ledger ledger;  // engine's thread only
+  uint32_t device = 0;
+  const class Storage* owner = nullptr;
+  uint64_t created = 0;                // when it was allocated, in the host's count of creations and fences
+  std::unique_ptr<MemoryState> state;  // the checker's
 };
 
 // Storage holds the shards of one tensor and of its views. Commands that are under way hold it too.
@@ -38,6 +44,9 @@ class Storage {
   // The host's own: handles on this storage and traces that name it, and where DeviceMemory has put it.
   uint32_t holders = 0;
   Room room;
+
+  Spec made;         // as what it was allocated
+  std::string name;  // for reports; under the monitor's lock
 
  private:
   std::unique_ptr<Memory[]> shards_;

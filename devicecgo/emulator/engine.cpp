@@ -12,7 +12,7 @@ constexpr size_t kProfilesKept = size_t{1} << 17;
 }  // namespace
 
 Launch::Launch(Engine& engine, uint32_t devices)
-    : contexts(std::make_unique<Context[]>(devices)), engine_(engine), devices_(devices) {}
+    : contexts(std::make_unique<Context[]>(devices)), words(devices), engine_(engine), devices_(devices) {}
 Launch::~Launch() = default;
 
 void Launch::reset() {
@@ -24,6 +24,9 @@ void Launch::reset() {
   start_ns = UINT64_MAX;
   end_ns = 0;
   devices_left = devices_;
+  hangs = fails = false;
+  late_ns = 0;
+  for (auto& w : words) w.clear();
   retired = false;
   open_work = 0;
   failure.clear();
@@ -37,10 +40,16 @@ void Launch::data_done() {
 Engine::Engine(const Config& config)
     : config_(config),
       cost_(config_),
+      hazards_(config_.stop_on_hazard),
       flow_(monitor_, config_.threads),
-      fabric_(config_.machine, cost_),
+      fabric_(config_, cost_),
       devices_(config_.machine.devices()),
+      history_(devices_.size()),
       device_retired_(std::make_unique<std::atomic<uint64_t>[]>(devices_.size())) {
+  if (config_.checker && !config_.timing) {
+    checker_.emplace(config_.machine, config_.queues, monitor_, hazards_);
+    checker_->set_now(now_);
+  }
   thread_ = std::thread([this] { live(); });
 }
 
@@ -70,6 +79,7 @@ std::unique_ptr<Launch> Engine::fresh_launch() {
 void Engine::submit(std::unique_ptr<Launch> launch) {
   launch->enqueued_ns = host_ns_;
   launch->host_seen = seen_done_;
+  launch->fenced = fenced();
   if (launch->plan)
     for (const Plan::Use& use : launch->plan->uses) {
       use.storage->uses.fetch_add(1, std::memory_order_relaxed);
@@ -87,6 +97,7 @@ std::shared_ptr<HostEvent> Engine::record(uint32_t queue) {
   auto event = std::make_shared<HostEvent>();
   event->queue = queue;
   event->position = enqueued_[queue];
+  event->serial = ++serial_;
   std::lock_guard lock(monitor_.mutex);
   Tail& tail = tails_[queue];
   if (event->position <= tail.completed) {
@@ -103,6 +114,7 @@ bool Engine::query(HostEvent& event) {
   if (event.seen) return true;
   event.seen = true;
   seen_done_[event.queue] = std::max(seen_done_[event.queue], event.position);
+  seen_serial_[event.queue] = std::max(seen_serial_[event.queue], event.serial);
   if (config_.lockstep) {
     std::lock_guard lock(monitor_.mutex);
     std::erase_if(tails_[event.queue].unseen, [&](const auto& e) { return e.get() == &event; });
@@ -185,6 +197,43 @@ std::vector<std::string> Engine::faults() {
   return texts;
 }
 
+uint64_t Engine::fenced() const {
+  uint64_t serial = UINT64_MAX;
+  for (uint32_t q = 0; q < config_.queues; ++q) serial = std::min(serial, seen_serial_[q]);
+  return serial;
+}
+
+void Engine::name_semaphore(Semaphore& semaphore, const mr_op_header& header, const char* op) {
+  semaphore.used[header.queue] = enqueued_[header.queue] + 1;
+  if (!checker_ || semaphore.created <= fenced()) return;
+  host_hazard("not_fenced", semaphore.name, header, op,
+              "names " + semaphore.name + ", and there was no fence since that was made or reset: a device may still be at it");
+}
+
+void Engine::host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text) {
+  const LaunchTag tag{.op = op, .number = numbered_ + 1, .seq = header.launch, .stream = header.stream, .queue = header.queue, .position = 0};
+  std::lock_guard lock(monitor_.mutex);
+  hazards_.add({kind, resource, {tag}, {}, host_now(),
+                format("hazard (%s) at %llu ns: %s: %s", kind, static_cast<unsigned long long>(host_now()), text_of(tag).c_str(), text.c_str())});
+}
+
+void Engine::check_quiet(Semaphore& semaphore, const char* verb) {
+  if (!checker_) return;
+  for (uint32_t q = 0; q < config_.queues; ++q) {
+    if (semaphore.used[q] <= seen_done_[q]) continue;
+    std::lock_guard lock(monitor_.mutex);
+    hazards_.add({"not_quiet", semaphore.name, {}, {}, host_now(),
+                  format("hazard (not_quiet) at %llu ns: %s is %s, and a launch of queue %u that names it has not been seen done",
+                         static_cast<unsigned long long>(host_now()), semaphore.name.c_str(), verb, q)});
+  }
+}
+
+std::vector<Hazard> Engine::hazards(uint64_t* count) {
+  std::lock_guard lock(monitor_.mutex);
+  *count = hazards_.count();
+  return hazards_.all();
+}
+
 std::optional<Hang> Engine::hang() {
   std::lock_guard lock(monitor_.mutex);
   return hang_;
@@ -227,6 +276,12 @@ void Engine::remember_profile(const Launch& launch) {
   const uint64_t seq = launch.seq != 0 ? launch.seq : launch.number;
   profiles_[seq] = {true, launch.start_ns, launch.end_ns};
   profile_order_.push_back(seq);
+}
+
+const LaunchTag& Engine::due(const Context& context) const {
+  if (!context.launch().plan->in_queue) return context.launch().tag;
+  const Queue& queue = queues_[context.launch().queue];
+  return queue.commands[devices_[context.device()].queues[context.launch().queue].position - queue.base]->tag;
 }
 
 void Engine::advance_queue(uint32_t q) {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checker.h"
 #include "config.h"
 #include "cost.h"
 #include "dataflow.h"
@@ -25,6 +26,7 @@ namespace meshrun::emu {
 struct HostEvent {
   uint32_t queue = 0;
   uint64_t position = 0;  // commands before it
+  uint64_t serial = 0;    // of its recording
   std::atomic<bool> done{false};
   bool seen = false;  // the host has been told; the host's own
 };
@@ -47,15 +49,23 @@ struct Hang {
   std::string json;
 };
 
+// OperationStats is what became of all launches of one operation.
+struct OperationStats {
+  const char* name;
+  uint64_t launches = 0;
+  uint64_t span_ns = 0;  // from the first device's start to the last device's end, summed
+};
+
 struct EngineStats {
   uint64_t launches = 0;
   uint64_t retired = 0;
   uint64_t bytes_over_links = 0;
   uint64_t events = 0;
   std::vector<uint64_t> retired_per_device;
+  std::vector<OperationStats> operations;  // in the order of their first end
 };
 
-enum class Advance { progress, idle, busy, hang };
+enum class Advance { progress, idle, busy, hang, hazard };
 
 class Engine {
  public:
@@ -90,18 +100,31 @@ class Engine {
   EngineStats stats();
   void set_name(std::string& name, const char* to);  // of an object that reports name
   uint64_t launches() const { return numbered_; }
+  uint64_t creation() { return ++serial_; }  // the serial of something made now
+  uint64_t fenced() const;                   // all that was made up to there is there on every device
+  // Semaphores that the next command of the queue names: made and fenced. It notes that they are used.
+  void name_semaphore(Semaphore& semaphore, const mr_op_header& header, const char* op);
+  void host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text);
+  // Nothing that was enqueued and not seen done may name it.
+  void check_quiet(Semaphore& semaphore, const char* verb);
+  uint64_t creation_delay_ns(uint32_t device, uint64_t serial) const;
+  bool note_entry(Context& context);  // true: a fault keeps it from doing anything
+  bool hazard_stopped() const { return hazards_.stopped(); }
+  std::vector<Hazard> hazards(uint64_t* count);
 
   // ---- the engine's thread: for contexts
   uint64_t now() const { return now_; }
-  void at(uint64_t ns, Event::Kind kind, void* object, uint32_t amount = 0, uint64_t tail_ns = 0) {
-    heap_.push({.ns = std::max(ns, now_), .order = 0, .object = object, .tail_ns = tail_ns, .amount = amount, .kind = kind});
+  void at(uint64_t ns, Event::Kind kind, void* object, uint32_t amount = 0, uint64_t tail_ns = 0, StampRef by = {}) {
+    heap_.push({.ns = std::max(ns, now_), .order = 0, .object = object, .tail_ns = tail_ns, .amount = amount, .kind = kind, .by = std::move(by)});
   }
   void ready(std::coroutine_handle<> h) { ready_.push_back(h); }
   void ended(Context& context) { ended_.push_back(&context); }
   Fabric& fabric() { return fabric_; }
   DataFlow& flow() { return flow_; }
   uint64_t reserve_cores(uint32_t device, uint64_t ns, uint64_t after);  // when they are done
-  void deliver(Word& word, uint32_t amount, uint64_t tail_ns);  // an increment has arrived
+  void deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by);  // an increment has arrived
+  Checker* checker() { return checker_ ? &*checker_ : nullptr; }  // null: nobody checks
+  const LaunchTag& due(const Context& context) const;             // what stands at the place of its queue that the device has come to
   void send_transit(Transit transit);
 
   void advance_queue(uint32_t queue);  // with the lock held: takes note of what is done
@@ -133,6 +156,18 @@ class Engine {
     std::vector<std::shared_ptr<HostEvent>> unseen;  // done or not, of which the host has not been told
   };
 
+  // What a device has done last, for a hang report.
+  struct Recent {
+    LaunchTag tag;
+    uint64_t entered_ns = 0, left_ns = UINT64_MAX;
+  };
+  struct History {
+    static constexpr uint64_t kKept = 16;
+    std::array<Recent, kKept> ring;
+    uint64_t count = 0;
+    uint64_t dropped() const { return count > kKept ? count - kKept : 0; }
+  };
+
   void live();  // the thread: main(), and what is left of it after an exception
   void main();
   void clear();
@@ -141,11 +176,15 @@ class Engine {
   bool may_step() const;
   void step();
   void settle_programs();
+  uint64_t late_look_ns(const Waiter& waiter) const;
+  Launch* next_of(uint32_t device, uint32_t queue);
+  void strike(Launch& launch);  // with the faults of its operation
   void pump(uint32_t device, uint32_t queue);
   uint64_t start_time(uint32_t device, const Launch& launch) const;
   void leave(Context& context);
   void command_done(Launch& launch);
   void remember_profile(const Launch& launch);
+  OperationStats& stats_of(const char* operation);  // under the lock
   bool recycle(std::unique_lock<std::mutex>& lock);
   bool unfinished() const;
   Hang describe_hang();
@@ -158,6 +197,8 @@ class Engine {
   const CostModel cost_;
   HostPool pool_;
   Monitor monitor_;
+  Hazards hazards_;
+  std::optional<Checker> checker_;
   DataFlow flow_;
 
   // ---- the host's
@@ -165,6 +206,8 @@ class Engine {
   uint64_t numbered_ = 0;
   std::array<uint64_t, 2> enqueued_{};
   std::array<uint64_t, 2> seen_done_{};  // commands per queue that the host has seen done
+  uint64_t serial_ = 0;                  // counts what the host makes, and the events that it records
+  std::array<uint64_t, 2> seen_serial_{};  // of the latest event per queue that it has seen done
   std::vector<std::unique_ptr<Launch>> spare_;
 
   // ---- under the lock
@@ -200,6 +243,8 @@ class Engine {
   std::vector<std::unique_ptr<Transit>> transits_;
   std::vector<Transit*> free_transits_;
   std::vector<Fault> active_faults_;
+  std::vector<uint64_t> op_count_;  // by fault: launches of its operation so far
+  std::vector<History> history_;    // by device
   std::vector<SemaphoreRef> dead_semaphores_;
   bool open_ = false;     // lockstep: time may run
   bool reached_ = false;  // an event that the host waits for is done in virtual time

@@ -1,4 +1,6 @@
 // engine_run.cpp: the engine's own thread.
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "context.h"
@@ -10,14 +12,16 @@ namespace meshrun::emu {
 namespace {
 
 constexpr int kStepsBetweenLooks = 256;  // events between two looks at what the host has enqueued
-constexpr uint64_t kControlBytes = 32;   // of a packet that only raises semaphores
-
-uint64_t splitmix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
+// Has all that stands before the awaited event retired? Not all retire in their order.
+template <class Queue>
+bool is_reached(const Queue& queue) {
+  if (queue.retired < queue.wake_position) return false;
+  for (uint64_t p = queue.base; p < queue.wake_position && p < queue.end(); ++p)
+    if (!queue.commands[p - queue.base]->retired) return false;
+  return true;
 }
+
+constexpr uint64_t kControlBytes = 32;   // of a packet that only raises semaphores
 
 }  // namespace
 
@@ -73,7 +77,7 @@ void Engine::main() {
       continue;
     }
     if (flow_.help(lock)) continue;
-    if (!config_.lockstep && heap_.empty() && unfinished()) note_hang();
+    if (!config_.lockstep && heap_.empty() && unfinished() && !hazards_.stopped()) note_hang();
     if (open_)
       if (const std::optional<Advance> answer = answer_advance()) {
         answer_ = answer;
@@ -94,12 +98,22 @@ void Engine::main() {
 
 // True when the lock was given up meanwhile.
 bool Engine::accept(std::unique_lock<std::mutex>& lock) {
-  if (active_faults_.size() != faults_.size()) active_faults_ = faults_;
+  if (active_faults_.size() != faults_.size()) {
+    active_faults_ = faults_;
+    op_count_.resize(faults_.size());
+  }
   if (!incoming_.empty()) {
     stuck_ = false;
     for (auto& launch : incoming_) {
       if (!config_.lockstep) launch->enqueued_ns = now_;
       for (uint32_t d = 0; d < devices_.size(); ++d) launch->contexts[d].enter(*this, *launch, d);
+      launch->tag = {.op = launch->plan ? launch->plan->name() : "wait for an event",
+                     .number = launch->number,
+                     .seq = launch->seq,
+                     .stream = launch->stream,
+                     .queue = launch->queue,
+                     .position = static_cast<uint32_t>(queues_[launch->queue].end())};
+      strike(*launch);
       tails_[launch->queue].open.push_back(launch.get());
       queues_[launch->queue].commands.push_back(std::move(launch));
     }
@@ -114,7 +128,7 @@ bool Engine::accept(std::unique_lock<std::mutex>& lock) {
     for (const SemaphoreRef& s : reset_) {
       s->set(reset_value_);
       for (uint32_t d = 0; d < devices_.size(); ++d)
-        for (uint32_t lane = 0; lane < Semaphore::kLanes; ++lane) deliver(s->word(d, lane), 0, 0);
+        for (uint32_t lane = 0; lane < Semaphore::kLanes; ++lane) deliver(s->word(d, lane), 0, 0, {});
     }
     reset_.clear();
     resetting_ = false;
@@ -130,7 +144,7 @@ bool Engine::accept(std::unique_lock<std::mutex>& lock) {
     for (uint32_t q = 0; q < config_.queues; ++q) {
       queues_[q].wake_position = UINT64_MAX;
       for (const auto& event : tails_[q].unseen) queues_[q].wake_position = std::min(queues_[q].wake_position, event->position);
-      if (queues_[q].retired >= queues_[q].wake_position) reached_ = true;
+      if (is_reached(queues_[q])) reached_ = true;
     }
   }
   return false;
@@ -165,7 +179,10 @@ bool Engine::open_for(uint64_t ns) const {
   return open_ && ns <= until_ns_ && (ns <= host_floor_ns_ || !reached_);
 }
 
-bool Engine::may_step() const { return !ready_.empty() || (!heap_.empty() && open_for(heap_.next_ns())); }
+bool Engine::may_step() const {
+  if (hazards_.stopped()) return false;
+  return !ready_.empty() || (!heap_.empty() && open_for(heap_.next_ns()));
+}
 
 void Engine::step() {
   if (!ready_.empty()) {
@@ -177,7 +194,7 @@ void Engine::step() {
     settle_programs();
     return;
   }
-  const Event e = heap_.pop();
+  Event e = heap_.pop();
   ++events_;
   now_ = e.ns;
   switch (e.kind) {
@@ -185,7 +202,7 @@ void Engine::step() {
       std::coroutine_handle<>::from_address(e.object).resume();
       break;
     case Event::Kind::deliver:
-      deliver(*static_cast<Word*>(e.object), e.amount, e.tail_ns);
+      deliver(*static_cast<Word*>(e.object), e.amount, e.tail_ns, e.by);
       break;
     case Event::Kind::transit:
       pass_on(static_cast<Transit*>(e.object));
@@ -200,7 +217,15 @@ void Engine::step() {
   settle_programs();
 }
 
-void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns) {
+// Now and then the core that waits looks up late, and meanwhile more may come.
+uint64_t Engine::late_look_ns(const Waiter& w) const {
+  if (config_.skew_ns == 0 || w.semaphore == nullptr) return 0;
+  const uint64_t dice = seeded(config_.seed, w.lane, now_ ^ uint64_t{w.target} << 40, Skew::look);
+  return dice % 8 == 0 ? dice / 8 % config_.skew_ns : 0;
+}
+
+void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by) {
+  if (checker_) checker_->arrived(word, amount, by);
   const uint32_t value = word.value.load(std::memory_order_relaxed) + amount;
   word.value.store(value, std::memory_order_relaxed);
   word.tail_ns = std::max(word.tail_ns, tail_ns);
@@ -208,7 +233,11 @@ void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns) {
     Waiter* next = w->next;
     if (value >= w->target) {
       w->unlink();
-      ready_.push_back(w->handle);
+      if (const uint64_t late = late_look_ns(*w)) {
+        at(now_ + late, Event::Kind::resume, w->handle.address());
+      } else {
+        ready_.push_back(w->handle);
+      }
     }
     w = next;
   }
@@ -222,18 +251,19 @@ void Engine::send_transit(Transit transit) {
   }
   Transit* t = free_transits_.back();
   free_transits_.pop_back();
-  *t = transit;
+  *t = std::move(transit);
   pass_on(t);
 }
 
 // A control packet has arrived (or sets out, at first); it leaves for the next device.
 void Engine::pass_on(Transit* t) {
-  if (t->arriving) deliver(t->semaphore->word(t->device, t->lane), t->amount, now_);
+  if (t->arriving) deliver(t->semaphore->word(t->device, t->lane), t->amount, now_, t->by);
   if (t->hops_left == 0) {
+    t->by = {};
     free_transits_.push_back(t);
     return;
   }
-  const Crossing c = fabric_.cross(t->device, t->axis, t->way, 0, kControlBytes, now_, now_);
+  const Crossing c = fabric_.cross(t->device, t->axis, t->way, 0, kControlBytes, 0, now_, now_, t->launch);
   t->device = Line::of(config_.machine, t->device, t->axis).device(step_of(t->way));
   t->arriving = true;
   --t->hops_left;
@@ -248,15 +278,62 @@ uint64_t Engine::reserve_cores(uint32_t device, uint64_t ns, uint64_t after) {
 
 // ---- devices and their queues ---------------------------------------------------------------------------------------------
 
+// What the device begins next: what stands next in the queue, unless a fault has it swap two launches. Null: the other is not there yet.
+Launch* Engine::next_of(uint32_t device, uint32_t q) {
+  Queue& queue = queues_[q];
+  Launch* next = queue.commands[devices_[device].queues[q].position - queue.base].get();
+  for (const Fault& f : active_faults_) {
+    if (f.kind != Fault::Kind::swap || f.device != device || next->number == 0 || (next->number != f.launch && next->number != f.other)) continue;
+    const uint64_t wanted = next->number == f.launch ? f.other : f.launch;
+    const auto other = std::find_if(queue.commands.begin(), queue.commands.end(), [&](const auto& l) { return l->number == wanted; });
+    return other == queue.commands.end() ? nullptr : other->get();
+  }
+  return next;
+}
+
+void Engine::strike(Launch& launch) {
+  for (size_t i = 0; i < active_faults_.size(); ++i) {
+    const Fault& f = active_faults_[i];
+    if (f.op.empty() || launch.number == 0 || f.op != launch.tag.op || (f.axis != Fault::kAnyAxis && f.axis != launch.plan->axis)) continue;
+    if (++op_count_[i] != f.launch && f.launch != 0) continue;
+    if (f.kind == Fault::Kind::op_hang) launch.hangs = true;
+    if (f.kind == Fault::Kind::op_fail) launch.fails = true;
+    if (f.kind == Fault::Kind::op_delay) launch.late_ns += f.delay_ns;
+  }
+}
+
+uint64_t Engine::creation_delay_ns(uint32_t device, uint64_t serial) const {
+  uint64_t ns = config_.skew_ns != 0 ? seeded(config_.seed, device, serial, Skew::creation) % config_.skew_ns : 0;
+  for (const Fault& f : active_faults_)
+    if (f.kind == Fault::Kind::late_allocation && f.device == device) ns += f.delay_ns;
+  return ns;
+}
+
+bool Engine::note_entry(Context& context) {
+  Launch& launch = context.launch();
+  if (launch.number != 0) {
+    History& h = history_[context.device()];
+    h.ring[h.count++ % History::kKept] = {launch.tag, now_, UINT64_MAX};
+  }
+  if (launch.fails) {
+    flow_.fail(launch, std::make_exception_ptr(error(MR_INTERNAL, "%s failed: a fault asks for it", launch.tag.op)));
+    launch.fails = false;
+  }
+  return launch.hangs;
+}
+
 // Lets the device begin what stands next in the queue, if it can.
 void Engine::pump(uint32_t device, uint32_t q) {
   Device& d = devices_[device];
   DeviceQueue& dq = d.queues[q];
   Queue& queue = queues_[q];
   while (!dq.busy && !d.stopped && dq.position < queue.end()) {
-    Launch& launch = *queue.commands[dq.position - queue.base];
+    Launch* const next = next_of(device, q);
+    if (next == nullptr) return;
+    Launch& launch = *next;
     if (!launch.plan) {  // a wait for an event: this device has to have come that far in the other queue
       if (d.queues[launch.awaited_queue].position < launch.awaited_position) return;
+      if (checker_) checker_->passed(device, launch);
       ++dq.position;
       if (--launch.devices_left == 0) command_done(launch);
       continue;
@@ -264,17 +341,18 @@ void Engine::pump(uint32_t device, uint32_t q) {
     for (const Fault& f : active_faults_)
       if (f.kind == Fault::Kind::stop && f.device == device && launch.number >= f.launch) d.stopped = true;
     if (d.stopped) return;
-    dq.busy = true;
+    dq.busy = launch.plan->in_queue;
+    if (!dq.busy) ++dq.position;
     at(start_time(device, launch), Event::Kind::enter, &launch.contexts[device]);
   }
 }
 
 uint64_t Engine::start_time(uint32_t device, const Launch& launch) const {
   if (launch.number == 0) return std::max(now_, launch.enqueued_ns);
-  uint64_t ns = std::max(now_ + cost_.launch_gap_ns(), launch.enqueued_ns + cost_.dispatch_ns());
+  uint64_t ns = std::max(now_ + cost_.launch_gap_ns(), launch.enqueued_ns + cost_.dispatch_ns()) + launch.late_ns;
   for (const Fault& f : active_faults_)
     if (f.kind == Fault::Kind::delay && f.device == device && (f.launch == 0 || f.launch == launch.number)) ns += f.delay_ns;
-  if (config_.skew_ns != 0) ns += splitmix64(splitmix64(config_.seed ^ uint64_t{device} << 48) ^ launch.number) % config_.skew_ns;
+  if (config_.skew_ns != 0) ns += seeded(config_.seed, device, launch.number, Skew::dispatch) % config_.skew_ns;
   return ns;
 }
 
@@ -294,13 +372,22 @@ void Engine::settle_programs() {
 void Engine::leave(Context& context) {
   Launch& launch = context.launch();
   Device& d = devices_[context.device()];
+  if (checker_) checker_->leave(context);
   context.drop();
   context.left = true;
   context.end_ns = now_;
+  History& h = history_[context.device()];
+  for (uint64_t i = h.count; i > 0 && i + History::kKept > h.count; --i)
+    if (Recent& r = h.ring[(i - 1) % History::kKept]; r.tag.same(launch.tag)) {
+      r.left_ns = now_;
+      break;
+    }
   launch.start_ns = std::min(launch.start_ns, context.start_ns);
   launch.end_ns = std::max(launch.end_ns, now_);
-  d.queues[launch.queue].busy = false;
-  ++d.queues[launch.queue].position;
+  if (launch.plan->in_queue) {
+    d.queues[launch.queue].busy = false;
+    ++d.queues[launch.queue].position;
+  }
   if (launch.number != 0) device_retired_[context.device()].fetch_add(1, std::memory_order_relaxed);
   if (--launch.devices_left == 0) command_done(launch);
   for (uint32_t q = 0; q < config_.queues; ++q) pump(context.device(), q);
@@ -308,16 +395,26 @@ void Engine::leave(Context& context) {
 
 void Engine::command_done(Launch& launch) {
   Queue& queue = queues_[launch.queue];
-  if (++queue.retired >= queue.wake_position) reached_ = true;
+  ++queue.retired;
   std::lock_guard lock(monitor_.mutex);
   launch.retired = true;
+  if (is_reached(queue)) reached_ = true;
   stats_.bytes_over_links = fabric_.bytes();
   stats_.events = events_;
   if (launch.number != 0) {
     ++stats_.retired;
+    OperationStats& o = stats_of(launch.plan->name());
+    ++o.launches;
+    o.span_ns += launch.end_ns - launch.start_ns;
     remember_profile(launch);
   }
   if (launch.open_work == 0) advance_queue(launch.queue);
+}
+
+OperationStats& Engine::stats_of(const char* operation) {
+  for (OperationStats& o : stats_.operations)
+    if (std::string_view(o.name) == operation) return o;
+  return stats_.operations.emplace_back(OperationStats{.name = operation});
 }
 
 bool Engine::unfinished() const {
@@ -331,12 +428,13 @@ bool Engine::unfinished() const {
 std::optional<Advance> Engine::answer_advance() {
   if (!flow_.idle()) return std::nullopt;
   if (unseen_done()) return Advance::progress;
+  if (hazards_.stopped()) return Advance::hazard;
   if (heap_.empty() && unfinished()) {
     note_hang();
     return Advance::hang;
   }
   if (heap_.empty() && until_ns_ == UINT64_MAX) return Advance::idle;
-  now_ = std::max(now_, until_ns_);
+  if (until_ns_ != UINT64_MAX) now_ = std::max(now_, until_ns_);
   return Advance::progress;
 }
 

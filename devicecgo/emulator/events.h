@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "vector_clock.h"
+
 namespace meshrun::emu {
 
 class Context;
@@ -20,6 +22,8 @@ struct Transit {
   uint32_t device = 0;  // where it is
   uint32_t hops_left = 0;
   bool arriving = false;  // false: it sets out
+  StampRef by;            // who raises
+  uint64_t launch = 0;    // its number
 };
 
 struct Event {
@@ -31,6 +35,7 @@ struct Event {
   uint64_t tail_ns;  // deliver
   uint32_t amount;   // deliver
   Kind kind;
+  StampRef by;       // deliver: who raises
 
   bool after(const Event& o) const { return ns != o.ns ? ns > o.ns : order > o.order; }
 };
@@ -43,12 +48,12 @@ class EventHeap {
 
   void push(Event e) {
     e.order = order_++;
-    events_.push_back(e);
+    events_.push_back(std::move(e));
     std::push_heap(events_.begin(), events_.end(), later);
   }
   Event pop() {
     std::pop_heap(events_.begin(), events_.end(), later);
-    const Event e = events_.back();
+    Event e = std::move(events_.back());
     events_.pop_back();
     return e;
   }

@@ -27,13 +27,23 @@ class Reader {
     const std::string got = next(word);
     if (got != word) throw bad(format("\"%s\" stands where \"%s\" should", got.c_str(), word).c_str());
   }
-  uint64_t count(const char* what) {
-    const std::string word = next(what);
+  // Takes the next word if it is this one.
+  bool take(const char* word) {
+    if (done() || words_[at_] != word) return false;
+    ++at_;
+    return true;
+  }
+  bool ahead(char first) const { return !done() && words_[at_].front() == first; }
+  uint64_t count(const char* what, size_t skip = 0) {
+    const std::string word = next(what).substr(skip);
     uint64_t n = 0;
     const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), n);
     if (code != std::errc{} || end != word.data() + word.size() || n == 0)
       throw bad(format("%s is \"%s\": must be a whole number from 1", what, word.c_str()).c_str());
     return n;
+  }
+  void end() {
+    if (!done()) throw bad(format("\"%s\" stands behind the end", next("").c_str()).c_str());
   }
   uint64_t duration_ns() {
     const std::string word = next("a duration");
@@ -73,6 +83,23 @@ bool one_of(const std::string& word, std::initializer_list<const char*> words) {
   return false;
 }
 
+Fault op_fault(Reader& in, Fault fault) {
+  fault.op = in.next("an operation");
+  if (in.take("axis")) {
+    const std::string axis = in.next("an axis");
+    if (axis != "0" && axis != "1") throw in.bad(format("axis is \"%s\": must be 0 or 1", axis.c_str()).c_str());
+    fault.axis = axis == "1";
+  }
+  if (in.ahead('#')) fault.launch = in.count("#N", 1);
+  const std::string verb = in.next("hang, fail or delay");
+  if (one_of(verb, {"throw", "exit", "oom"})) throw in.unsupported();
+  if (!one_of(verb, {"hang", "fail", "delay"})) throw in.bad(format("\"%s\" stands where hang, fail or delay should", verb.c_str()).c_str());
+  fault.kind = verb == "hang" ? Fault::Kind::op_hang : verb == "fail" ? Fault::Kind::op_fail : Fault::Kind::op_delay;
+  if (verb == "delay") fault.delay_ns = in.duration_ns();
+  in.end();
+  return fault;
+}
+
 }  // namespace
 
 Fault parse_fault(const char* text, const Machine& machine) {
@@ -81,11 +108,29 @@ Fault parse_fault(const char* text, const Machine& machine) {
   Fault fault;
   fault.text = in.text();
   const std::string subject = in.next("a fault");
-  if (one_of(subject, {"link", "op", "increment", "semaphore", "barrier", "memory", "random"})) throw in.unsupported();
+  if (subject == "op") return op_fault(in, std::move(fault));
+  if (one_of(subject, {"link", "increment", "semaphore", "barrier", "memory", "random"})) throw in.unsupported();
   if (subject != "device") throw in.bad(format("unknown kind \"%s\"", subject.c_str()).c_str());
   fault.device = in.device();
   const std::string verb = in.next("delay or stop");
-  if (one_of(verb, {"late", "swap", "shape"})) throw in.unsupported();
+  if (verb == "shape") throw in.unsupported();
+  if (verb == "late") {
+    in.expect("allocation");
+    fault.kind = Fault::Kind::late_allocation;
+    fault.delay_ns = in.duration_ns();
+    in.end();
+    return fault;
+  }
+  if (verb == "swap") {
+    in.expect("launch");
+    fault.kind = Fault::Kind::swap;
+    fault.launch = in.count("launch");
+    in.expect("and");
+    fault.other = in.count("launch");
+    if (fault.launch == fault.other) throw in.bad("swaps a launch with itself");
+    in.end();
+    return fault;
+  }
   if (verb == "delay") {
     fault.kind = Fault::Kind::delay;
     fault.delay_ns = in.duration_ns();
@@ -97,7 +142,7 @@ Fault parse_fault(const char* text, const Machine& machine) {
     in.expect("launch");
     fault.launch = in.count("launch");
   }
-  if (!in.done()) throw in.bad(format("\"%s\" stands behind the end", in.next("").c_str()).c_str());
+  in.end();
   return fault;
 }
 

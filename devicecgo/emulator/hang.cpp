@@ -84,6 +84,19 @@ Hang Engine::describe_hang() {
       break;
     }
   if (s != nullptr) culprit = s->context->device();
+  // Increments that came before a device had entered, and are lost: it entered too late for them.
+  for (const Stuck& w : all.stuck()) {
+    const WordState* state = w.waiter->word->state.get();
+    if (w.waiter->semaphore == nullptr || state == nullptr || state->arrived < w.waiter->target || state->first_ns >= w.context->start_ns) continue;
+    kind = "entered_late";
+    culprit = w.context->device();
+    story = format("device %s entered launch %llu (%s) at %llu ns, when increments had come for it from %llu ns on: %u of %u are lost",
+                   at(culprit).c_str(), static_cast<unsigned long long>(seq_of(*w.launch)), w.launch->plan->name(),
+                   static_cast<unsigned long long>(w.context->start_ns), static_cast<unsigned long long>(state->first_ns),
+                   state->arrived - w.waiter->word->value.load(std::memory_order_relaxed), state->arrived);
+    s = nullptr;
+    break;
+  }
   while (s != nullptr) {
     met[s->context->device()] = true;
     const Launch& launch = *s->launch;
@@ -110,13 +123,27 @@ Hang Engine::describe_hang() {
                                        static_cast<unsigned long long>(seq_of(*next->launch)), next->launch->plan->name(), what.c_str());
       break;
     }
-    if (next == nullptr || met[debtor]) {
+    if (next == nullptr) {
+      kind = "never_left";
+      story = format("device %s entered %s and never left, and waits for nobody", at(debtor).c_str(), what.c_str());
+      break;
+    }
+    if (met[debtor]) {
       kind = "all_stuck";
       story = format("all devices of a line wait for one another in %s", what.c_str());
       break;
     }
     s = next;
   }
+  for (uint32_t q = 0; q < config_.queues && story.empty() && all.stuck().empty(); ++q)
+    for (const auto& launch : queues_[q].commands)
+      for (uint32_t d = 0; d < devices_.size() && story.empty(); ++d) {
+        if (!launch->contexts[d].entered || launch->contexts[d].left) continue;
+        kind = "never_left";
+        culprit = d;
+        story = format("device %s entered launch %llu (%s) and never left, and waits for nobody", at(d).c_str(),
+                       static_cast<unsigned long long>(seq_of(*launch)), launch->plan->name());
+      }
   if (story.empty())
     for (uint32_t d = 0; d < devices_.size() && story.empty(); ++d) {
       if (!devices_[d].stopped) continue;
@@ -157,11 +184,30 @@ Hang Engine::describe_hang() {
     for (const uint32_t d : all.owed_by(w)) place(json, d);
     json.end_array().end_object();
   }
+  json.end_array().key("recent").begin_array();
+  for (uint32_t d = 0; d < std::min<size_t>(devices_.size(), kMostListed); ++d) {
+    const History& h = history_[d];
+    json.begin_object().key("device");
+    place(json, d);
+    json.field("dropped", h.dropped()).key("launches").begin_array();
+    for (uint64_t i = h.dropped(); i < h.count; ++i) {
+      const Recent& r = h.ring[i % History::kKept];
+      json.begin_object().field("seq", r.tag.seq != 0 ? r.tag.seq : r.tag.number).field("op", r.tag.op).field("stream", r.tag.stream);
+      json.field("entered_ns", r.entered_ns).key("left_ns");
+      if (r.left_ns == UINT64_MAX) json.null();
+      else json.value(r.left_ns);
+      json.end_object();
+    }
+    json.end_array().end_object();
+  }
   json.end_array();
   Hang hang;
   hang.text = format("hang at %llu ns: %s", static_cast<unsigned long long>(now_), story.c_str());
   if (listed != 0)
     hang.text += format("; %s%s", first_waits.c_str(), listed == 1 ? "" : format(", and %zu more wait", listed - 1).c_str());
+  if (const uint64_t dropped = history_[culprit].dropped())
+    hang.text += format("; what device %s did before its last %llu launches is unknown (%llu records dropped)", at(culprit).c_str(),
+                        static_cast<unsigned long long>(History::kKept), static_cast<unsigned long long>(dropped));
   json.field("text", hang.text).end_object();
   hang.json = json.take();
   return hang;

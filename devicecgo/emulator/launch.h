@@ -5,10 +5,12 @@
 #include <memory>
 #include <vector>
 
+#include "cost.h"
 #include "dataflow.h"
 #include "device_memory.h"
 #include "program.h"
 #include "semaphores.h"
+#include "vector_clock.h"
 
 namespace meshrun::emu {
 
@@ -42,6 +44,15 @@ class Plan {
     bool writes;
   };
   std::vector<Use> uses;
+
+  // What its transfers and computing cost (cost.h).
+  const Work* work = &work_of({});
+  uint64_t increment_bytes = 1;  // on a link, that one increment stands for
+  // It begins with a barrier: nobody may write to a peer, or raise more than the barrier, before the peer has entered.
+  bool joins_first = false;
+  // False: devices do it in their own time, beside what stands behind it in the queue. Events behind it wait for it all the same.
+  bool in_queue = true;
+  uint32_t axis = UINT32_MAX;  // of a collective: the first that it names
 };
 
 class Launch final : public DataOwner {
@@ -59,6 +70,7 @@ class Launch final : public DataOwner {
   uint64_t enqueued_ns = 0;
   // What the host had seen done when it enqueued this: commands per queue.
   std::array<uint64_t, 2> host_seen{};
+  uint64_t fenced = 0;  // what was made up to here was fenced before
 
   // of a wait for an event
   uint32_t awaited_queue = 0;
@@ -66,6 +78,11 @@ class Launch final : public DataOwner {
 
   // the engine's
   std::unique_ptr<Context[]> contexts;
+  LaunchTag tag;
+  bool hangs = false;  // a fault: no device does anything in it
+  bool fails = false;
+  uint64_t late_ns = 0;
+  std::vector<std::vector<Word*>> words;  // by device: words that this launch took over; the checker's
   uint32_t devices_left = 0;
   uint64_t start_ns = UINT64_MAX;
   uint64_t end_ns = 0;

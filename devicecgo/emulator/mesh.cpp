@@ -10,8 +10,6 @@
 namespace meshrun::emu {
 namespace {
 
-constexpr int kPoison = 0xff;  // NaN in every float format: what nobody wrote shows
-
 constexpr uint64_t kStaticArea = 64 << 10;  // bytes at first; larger launches get a new one
 
 unsigned long long wide(uint64_t n) { return n; }
@@ -25,7 +23,8 @@ Mesh::Mesh(const mr_open_options& options, uint32_t salt)
       tensors_(Kind::tensor, salt),
       semaphores_(Kind::semaphore, salt),
       events_(Kind::event, salt),
-      traces_(Kind::trace, salt) {}
+      traces_(Kind::trace, salt),
+      apart_(config_.skew_ns != 0) {}
 
 void Mesh::info(mr_mesh_info& out) const {
   if (out.size < sizeof(mr_mesh_info)) throw error(MR_INVALID_ARGUMENT, "info: size is %u: smaller than mr_mesh_info of this version", out.size);
@@ -49,6 +48,7 @@ void Mesh::info(mr_mesh_info& out) const {
 }
 
 void Mesh::check_alive() const {
+  if (engine_->hazard_stopped()) report_hazard();
   if (lost_) throw error(MR_DEVICE_LOST, "device lost: %s", lost_text_.c_str());
 }
 
@@ -67,9 +67,12 @@ std::shared_ptr<Storage> Mesh::allocate(const Spec& spec, const char* what, bool
     storage = std::make_shared<Storage>(config_.timing ? nullptr : &engine_->pool(), config_.machine.devices(), spec.bytes());
   } catch (const std::bad_alloc&) {
     memory_.release(room);
-    throw error(MR_OUT_OF_MEMORY, "out of memory: %s %s: the host has no %llu bytes for %u devices", what, text(spec).c_str(),
+    throw error(MR_OUT_OF_MEMORY, "%s %s: the host has no %llu bytes for %u devices", what, text(spec).c_str(),
                 wide(spec.bytes() * config_.machine.devices()), config_.machine.devices());
   }
+  storage->made = spec;
+  const uint64_t created = engine_->creation();
+  for (uint32_t d = 0; d < config_.machine.devices(); ++d) storage->at(d).created = created;
   storage->room = room;
   if (zeroed) {
     storage->zero();
@@ -109,7 +112,10 @@ mr_handle Mesh::add_tensor(std::shared_ptr<Storage> storage, const Spec& spec) {
 mr_handle Mesh::tensor_alloc(const mr_tensor_spec& abi) {
   refuse_in_capture("tensor_alloc", "allocation");
   const Spec spec = checked_spec(abi, "tensor_alloc");
-  return add_tensor(allocate(spec, "tensor_alloc", (abi.flags & MR_ZEROED) != 0), spec);
+  const bool zeroed = (abi.flags & MR_ZEROED) != 0;
+  std::shared_ptr<Storage> storage = allocate(spec, "tensor_alloc", zeroed);
+  if (zeroed && apart_) create_late({}, 0, {storage, spec});
+  return add_tensor(std::move(storage), spec);
 }
 
 mr_handle Mesh::tensor_view(mr_handle handle, uint32_t rank, const uint32_t* dims) {
@@ -210,14 +216,35 @@ void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
     s.room = rooms[i];
     out[i] = semaphores_.add(std::move(semaphore));
     s.name = format("semaphore %u", handle_slot(out[i]));
+    s.created = engine_->creation();
   }
+  if (!apart_) return;
+  std::vector<SemaphoreRef> made;
+  for (uint32_t i = 0; i < count; ++i) made.push_back(*semaphores_.find(out[i]));
+  create_late(std::move(made), initial, {});
+}
+
+void Mesh::create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed) {
+  std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  launch->plan = plan_creation(std::move(semaphores), initial, zeroed, engine_->creation());
+  engine_->submit(std::move(launch));
+}
+
+void Mesh::fault(const char* text) {
+  Fault fault = parse_fault(text, config_.machine);
+  apart_ = apart_ || fault.kind == Fault::Kind::late_allocation;
+  engine_->add_fault(std::move(fault));
 }
 
 void Mesh::semaphores_reset(const mr_handle* handles, uint32_t count, uint32_t value) {
   refuse_in_capture("semaphores_reset", "a reset");
   semaphores_.check_batch(handles, count, "semaphores_reset");
   std::vector<SemaphoreRef> semaphores;
-  for (uint32_t i = 0; i < count; ++i) semaphores.push_back(*semaphores_.find(handles[i]));
+  for (uint32_t i = 0; i < count; ++i) {
+    semaphores.push_back(*semaphores_.find(handles[i]));
+    engine_->check_quiet(*semaphores.back(), "reset");
+    semaphores.back()->created = engine_->creation();
+  }
   engine_->reset_semaphores(std::move(semaphores), value);
 }
 
@@ -226,6 +253,7 @@ void Mesh::semaphores_free(const mr_handle* handles, uint32_t count) {
   std::vector<SemaphoreRef> semaphores;
   for (uint32_t i = 0; i < count; ++i) {
     semaphores.push_back(semaphores_.take(handles[i]));
+    engine_->check_quiet(*semaphores.back(), "freed");
     let_go(*semaphores.back());
   }
   engine_->bury(std::move(semaphores));
@@ -242,8 +270,14 @@ mr_handle Mesh::event_record(uint32_t queue) {
 bool Mesh::event_query(mr_handle handle) {
   const std::shared_ptr<HostEvent>& event = events_.get(handle, "event_query: event");
   if (engine_->query(*event)) return true;
+  if (engine_->hazard_stopped()) report_hazard();
   if (engine_->never(*event)) report_hang();
   return false;
+}
+
+void Mesh::report_hazard() const {
+  uint64_t count = 0;
+  throw error(MR_HAZARD, "%s", engine_->hazards(&count).front().text.c_str());
 }
 
 void Mesh::report_hang() {
@@ -278,12 +312,18 @@ void Mesh::enqueue(void* op) {
     throw error(MR_REJECTED, "%s: queue is %u: a trace is captured on queue %u, end it first", entry->name, header.queue, capture_->queue);
   Request request(*this, entry->name, header);
   std::unique_ptr<Plan> plan = entry->plan(request, op);
+  plan->work = &work_of(plan->name());
+  plan->increment_bytes = request.packets_per_sync() * config_.packet_bytes();
+  plan->joins_first = request.joins_first();
+  plan->axis = request.axis();
   if (capturing()) {
     request.commit();
-    capture(std::move(plan), header.stream);
+    capture_->steps.push_back({std::move(plan), request.semaphores(), header.stream});
     return;
   }
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  for (const SemaphoreRef& s : request.semaphores()) engine_->name_semaphore(*s, header, entry->name);
+  if (engine_->hazard_stopped()) report_hazard();
   request.commit();
   launch->plan = std::move(plan);
   launch->queue = header.queue;
@@ -316,6 +356,8 @@ int32_t Mesh::clock_advance(uint64_t until_ns, uint32_t max_wait_us) {
       return MR_CLOCK_IDLE;
     case Advance::busy:
       return MR_CLOCK_BUSY;
+    case Advance::hazard:
+      report_hazard();
     case Advance::hang:
       break;
   }
@@ -338,7 +380,18 @@ std::string Mesh::report() {
   const EngineStats stats = engine_->stats();
   Json json;
   json.begin_object();
-  json.key("hazards").begin_array().end_array();
+  uint64_t hazards = 0;
+  const auto place = [&](uint32_t d) { json.begin_array().value(d / config_.machine.cols).value(d % config_.machine.cols).end_array(); };
+  json.key("hazards").begin_array();
+  for (const Hazard& h : engine_->hazards(&hazards)) {
+    json.begin_object().field("kind", h.kind).field("resource", h.resource).key("launches").begin_array();
+    for (const LaunchTag& l : h.launches)
+      json.begin_object().field("seq", l.seq != 0 ? l.seq : l.number).field("op", l.op).field("stream", l.stream).end_object();
+    json.end_array().key("devices").begin_array();
+    for (const uint32_t d : h.devices) place(d);
+    json.end_array().field("virtual_ns", h.ns).field("text", h.text).end_object();
+  }
+  json.end_array();
   json.key("hang");
   if (const std::optional<Hang> hang = engine_->hang()) {
     json.raw(hang->json);
@@ -351,12 +404,17 @@ std::string Mesh::report() {
   json.key("stats").begin_object();
   json.field("launches", stats.launches).field("retired", stats.retired).field("events", stats.events);
   json.field("bytes_over_links", stats.bytes_over_links);
+  json.field("hazards", hazards);
   json.key("retired_per_device").begin_array();
   for (const uint64_t n : stats.retired_per_device) json.value(n);
   json.end_array();
   json.field("semaphores_live", semaphores_.live()).field("tensors_live", tensors_.live()).field("events_live", events_.live()).field("traces_live", traces_.live());
   json.field("dram_live_bytes", memory_.dram().live()).field("dram_peak_bytes", memory_.dram().peak());
   json.field("l1_live_bytes", memory_.l1().live()).field("l1_peak_bytes", memory_.l1().peak());
+  json.key("operations").begin_array();
+  for (const OperationStats& o : stats.operations)
+    json.begin_object().field("name", o.name).field("launches", o.launches).field("span_ns", o.span_ns).end_object();
+  json.end_array();
   json.end_object();
   json.field("virtual_ns", engine_->host_now());
   json.end_object();
@@ -372,6 +430,7 @@ void Mesh::name(mr_handle object, const char* name) {
   if (name == nullptr) throw error(MR_INVALID_ARGUMENT, "name: name is NULL");
   if (Tensor* t = tensors_.find(object)) {
     t->name = name;
+    engine_->set_name(t->storage->name, name);
     memory_.own(t->storage->room, name);
   } else {
     const SemaphoreRef& s = semaphores_.get(object, "name: object");

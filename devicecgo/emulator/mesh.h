@@ -13,6 +13,8 @@
 
 namespace meshrun::emu {
 
+constexpr int kPoison = 0xff;  // NaN in every float format: what nobody wrote shows
+
 struct Tensor {
   std::shared_ptr<Storage> storage;
   Spec spec;
@@ -56,7 +58,7 @@ class Mesh {
   uint64_t clock_now() const { return engine_->host_now(); }
   int32_t clock_advance(uint64_t until_ns, uint32_t max_wait_us);
   void launch_profile(uint64_t launch, mr_launch_profile& out);
-  void fault(const char* text) { engine_->add_fault(parse_fault(text, config_.machine)); }
+  void fault(const char* text);
   std::string report();
   uint32_t semaphore_value(mr_handle semaphore, uint32_t row, uint32_t col);
   void name(mr_handle object, const char* name);
@@ -80,15 +82,16 @@ class Mesh {
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
+  void create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed);
   [[noreturn]] void report_hang();
   void refuse_in_capture(const char* function, const char* what) const;
-  void capture(std::shared_ptr<Plan> plan, uint32_t stream);
   void let_go(Storage& storage) {
     if (--storage.holders == 0) memory_.release(storage.room);
   }
   void let_go(Semaphore& semaphore) {
     if (--semaphore.holders == 0) memory_.release(semaphore.room);
   }
+  [[noreturn]] void report_hazard() const;
 
   Config config_;
   DeviceMemory memory_;
@@ -99,6 +102,7 @@ class Mesh {
   HandleTable<std::unique_ptr<Trace>> traces_;
   Trace* capture_ = nullptr;  // the one that is captured
   std::shared_ptr<Storage> static_area_;
+  bool apart_;  // devices make things in their own time
   bool lost_ = false;
   std::string lost_text_;
 };

@@ -31,11 +31,18 @@ void Mesh::trace_execute(mr_handle handle, uint32_t queue, uint64_t first_launch
   engine_->spend_host_time(engine_->cost().launch_host_ns());  // once: the devices find the rest by themselves
   for (size_t i = 0; i < trace.steps.size(); ++i) {
     std::unique_ptr<Launch> launch = engine_->fresh_launch();
-    launch->plan = trace.steps[i].plan;
+    const Trace::Step& step = trace.steps[i];
+    mr_op_header header{};
+    header.queue = queue;
+    header.launch = first_launch != 0 ? first_launch + i : 0;
+    header.stream = step.stream;
+    for (const SemaphoreRef& s : step.semaphores) engine_->name_semaphore(*s, header, step.plan->name());
+    if (engine_->hazard_stopped()) report_hazard();
+    launch->plan = step.plan;
     launch->queue = queue;
     launch->number = engine_->number_launch();
-    launch->seq = first_launch != 0 ? first_launch + i : 0;
-    launch->stream = trace.steps[i].stream;
+    launch->seq = header.launch;
+    launch->stream = step.stream;
     engine_->submit(std::move(launch));
   }
 }
@@ -54,8 +61,6 @@ void Mesh::refuse_in_capture(const char* function, const char* what) const {
   throw error(MR_REJECTED, "%s: %s while a trace is captured (on queue %u): a replay would not do it again. Do it before trace_begin: prewarm, or run the sequence once",
               function, what, capture_->queue);
 }
-
-void Mesh::capture(std::shared_ptr<Plan> plan, uint32_t stream) { capture_->steps.push_back({std::move(plan), stream}); }
 
 void Mesh::keep(const std::vector<std::shared_ptr<Storage>>& storages, const std::vector<SemaphoreRef>& semaphores) {
   for (const auto& s : storages) {

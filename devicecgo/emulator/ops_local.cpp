@@ -172,8 +172,9 @@ std::unique_ptr<Plan> plan_slice(Request& r, mr_slice& op) {
     begin[i] = op.begin[i];
     out.dims[i] = op.end[i] - op.begin[i];
   }
-  return local(r, {input}, r.output("output", op.output, result(input.spec, out)), 0,
-               [begin](const ConstView* from, View to, Parallel& par) { slice(from[0], begin.data(), to, par); });
+  const Operand output = r.output("output", op.output, result(input.spec, out));
+  return local(r, {input}, output, 0, [begin](const ConstView* from, View to, Parallel& par) { slice(from[0], begin.data(), to, par); }, false,
+               2.0 * static_cast<double>(output.spec.device_bytes()));
 }
 
 std::unique_ptr<Plan> plan_concat(Request& r, mr_concat& op) {

@@ -11,9 +11,11 @@ namespace meshrun::emu {
 struct Chip {
   const char* arch;
   double link_rate;           // per link and direction, nominal
-  double link_efficiency;     // of whole packets
+  double packet_ns;           // what a packet takes of the link beside its payload
+  uint64_t increment_ns;      // what the increment after a chunk takes of the link
   uint64_t link_latency_ns;   // one hop, head of a packet
-  uint32_t packet_bytes;      // payload
+  uint64_t connect_ns;        // from a program's start to the first data on a link
+  uint32_t packet_bytes;      // payload, unless the preset says otherwise
   double dram_rate;
   double flops_per_core;      // FLOP per ns
   uint64_t dram_bytes;
@@ -32,6 +34,7 @@ struct Preset {
   uint32_t links[2];
   bool wrap[2];
   bool exclusive_cores;
+  uint32_t packet_bytes;  // payload of the fabric as it is set up on this machine; 0 = the chip's
 };
 
 std::span<const Preset> presets();

@@ -57,7 +57,15 @@ void Join::start(Program program) {
   h.promise().sibling = first_;
   first_ = h;
   ++running_;
+  Strand* const mine = Strand::here();
+  h.promise().strand.fork(*mine);
+  Strand::here() = &h.promise().strand;
   h.resume();
+  Strand::here() = mine;
+}
+
+void Join::learn() const {
+  for (Program::Handle h = first_; h; h = h.promise().sibling) Strand::here()->learn(h.promise().strand.stamp());
 }
 
 Join::~Join() {

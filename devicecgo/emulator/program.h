@@ -8,6 +8,8 @@
 #include <exception>
 #include <utility>
 
+#include "vector_clock.h"
+
 namespace meshrun::emu {
 
 // FramePool keeps freed coroutine frames by size, one pool per thread.
@@ -54,6 +56,7 @@ class [[nodiscard]] Program {
     ProgramSink* sink = nullptr;
     std::exception_ptr error;
     Handle sibling;  // the next in the join
+    Strand strand;   // of a program in a join: what it has learnt
 
     Program get_return_object() { return Program(Handle::from_promise(*this)); }
     std::suspend_always initial_suspend() noexcept { return {}; }
@@ -110,16 +113,24 @@ class Join {
   void start(Program program);  // runs it up to its first wait
 
   bool await_ready() const noexcept { return running_ == 0; }
-  void await_suspend(std::coroutine_handle<> caller) noexcept { waiting_ = caller; }
+  void await_suspend(std::coroutine_handle<> caller) noexcept {
+    waiting_ = caller;
+    strand_ = Strand::here();
+  }
   void await_resume() const {
+    if (strand_ != nullptr) Strand::here() = strand_;
+    learn();
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
   friend struct Program::Final;
+  void learn() const;  // what its programs have
+
   Program::Handle first_;
   unsigned running_ = 0;
   std::coroutine_handle<> waiting_;
+  Strand* strand_ = nullptr;
   std::exception_ptr error_;
 };
 

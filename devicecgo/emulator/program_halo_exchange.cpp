@@ -160,7 +160,7 @@ void announce(Exchange e) {
   for (const uint32_t way : {0u, 1u})
     if (e.receives(way)) {
       const Hop behind = e.ctx.hop(e.line(), 1 - way, 0);
-      send_bytes(e.ctx, behind, kHandshakeBytes, e.ctx.now(), Signal{*e.dim().semaphore, entry_lane(way)});
+      send_bytes(e.ctx, behind, kHandshakeBytes, e.ctx.now(), Signal{.semaphore = *e.dim().semaphore, .lane = entry_lane(way), .announces = true});
     }
 }
 
@@ -254,6 +254,9 @@ HaloJob halo_job(Request& r, const HaloArgs& args, const Operand& input, const S
                      static_cast<unsigned long long>(before));
     if (d.over.links > HaloJob::kMostLinks) throw r.reject("num_links is %u: a halo exchange uses at most %u", d.over.links, HaloJob::kMostLinks);
     d.over.ring = r.config().breaks.ring_halo && machine.ring(args.axes[i]);
+    if (d.over.ring)
+      r.hazard("ring_halo", args.semaphores[i],
+               format("exchanges halos round the ring of axis %u: the ends of its lines are borders, and get what lies at the other end", args.axes[i]));
     if (d.over.length > 1 || args.semaphores[i] != 0) d.semaphore = r.semaphore(args.semaphore_fields[i], args.semaphores[i]);
   }
   if (job.dims[job.first()].over.length > 1 || args.barrier != 0) job.start = r.semaphore("barrier", args.barrier);

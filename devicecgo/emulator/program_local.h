@@ -22,6 +22,7 @@ class Local final : public Plan {
       if (in) cost_.bytes += static_cast<double>(in.spec.device_bytes());
   }
 
+  void set_bytes(double bytes) { cost_.bytes = bytes; }
   const char* name() const override { return name_; }
 
   Program run(Context& ctx) const override {
@@ -48,11 +49,13 @@ class Local final : public Plan {
   Cost cost_;
 };
 
-// in_place: the output may be one of the inputs.
+// in_place: the output may be one of the inputs. bytes: to and from DRAM, where that is not all of the operands.
 template <class Kernel>
-std::unique_ptr<Plan> local(Request& r, std::vector<Operand> inputs, Operand output, double flops, Kernel kernel, bool in_place = false) {
+std::unique_ptr<Plan> local(Request& r, std::vector<Operand> inputs, Operand output, double flops, Kernel kernel, bool in_place = false,
+                            double bytes = 0) {
   std::vector<Operand> kept = inputs;
   auto plan = std::make_unique<Local<Kernel>>(r.op(), std::move(inputs), output, flops, std::move(kernel));
+  if (bytes != 0) plan->set_bytes(bytes);
   for (const Operand& in : kept) r.reads(*plan, in);
   r.writes(*plan, output, in_place);
   return plan;

@@ -15,6 +15,9 @@
 namespace meshrun::emu {
 namespace {
 
+// Sums are made in chunks of eight tiles of bfloat16, which are four packets of 4 KiB; a gather's chunks are packets.
+constexpr uint32_t kPacketsPerChunk = 4;
+
 class ReduceScatter final : public Plan {
  public:
   const char* name() const override { return "reduce_scatter"; }
@@ -203,7 +206,7 @@ std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op) {
   r.rank4("input", input);
   r.choice("dim", op.dim, 0, 3);
   Collective over = r.collective(op.axis, op.num_links, op.topology);
-  r.hyperparameters(over, op.chunks_per_sync, op.num_workers_per_link, op.num_buffers_per_channel);
+  r.hyperparameters(over, op.chunks_per_sync, op.num_workers_per_link, op.num_buffers_per_channel, kPacketsPerChunk);
   const DType dtype = input.spec.dtype;
   if (!is_float(dtype) && dtype != DType::uint32 && dtype != DType::int32)
     throw r.reject("input is %s: sums are of bfloat16, float32, bfloat8_b, uint32 or int32", name_of(dtype));
@@ -235,6 +238,9 @@ std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op) {
   r.reads(*plan, input);
   if (op.intermediate != 0) {
     plan->intermediate = r.input("intermediate", op.intermediate);
+    if (r.config().breaks.linear_intermediate && plan->intermediate.spec.shape != staged.shape)
+      r.hazard("wrong_intermediate", op.intermediate,
+               format("intermediate is %s: on a %s it must be %s", text(plan->intermediate.spec.shape).c_str(), over.ring ? "ring" : "line", text(staged.shape).c_str()));
     r.check_spec(over.ring ? "intermediate (ring: the input's shape)" : "intermediate (linear: dim 0 of the input doubled)", plan->intermediate,
                  staged);
   } else if (over.length > 1) {

@@ -1,19 +1,14 @@
 #include "request.h"
 
+#include <cstring>
+
 #include "errors.h"
 
 namespace meshrun::emu {
-namespace {
-
-// Packets to an increment when the caller does not say: half of a link's share of a slice, and no more than that a chunk stays in a
-// cache from hop to hop.
-constexpr uint64_t kMostPacketsPerSync = 32;
-
-}  // namespace
 
 uint64_t Collective::chunk_bytes(const Config& config, uint64_t share) const {
   if (config.timing) return UINT64_MAX / 4;  // one transfer stands for all packets
-  const uint64_t packet = config.chunk_bytes != 0 ? config.chunk_bytes : config.machine.chip->packet_bytes;
+  const uint64_t packet = config.packet_bytes();
   if (packets_per_sync != 0) return packets_per_sync * packet;
   return std::clamp<uint64_t>(share / packet / 2, 1, kMostPacketsPerSync) * packet;
 }
@@ -79,15 +74,22 @@ Operand Request::scratch(const char* field, const Spec& spec) {
   // The host gives a launch's scratch back when it has enqueued it, since the queue is in order: it counts at that moment only.
   if (!mesh_.capturing()) mesh_.check_room(spec, where(field).c_str());
   scratch_.push_back(spec);
-  Engine& engine = mesh_.engine();
-  return {std::make_shared<Storage>(config().timing ? nullptr : &engine.pool(), config().machine.devices(), spec.bytes()), spec};
+  auto storage = std::make_shared<Storage>(config().timing ? nullptr : &pool(), config().machine.devices(), spec.bytes());
+  if (config().lockstep) storage->fill(kPoison);  // what an earlier launch has left there would not be a function of the case
+  return {std::move(storage), spec};
+}
+
+void Request::hazard(const char* kind, mr_handle object, const std::string& text) const {
+  const bool tensor = handle_generation(object) >> 29 == static_cast<uint32_t>(Kind::tensor);
+  mesh_.engine().host_hazard(kind, tensor ? mesh_.tensor(object, op_).storage->name : mesh_.semaphore(object, op_)->name, header_, op_, text);
 }
 
 SemaphoreRef Request::semaphore(const char* field, mr_handle handle) {
   if (handle == 0) throw reject("%s is 0: a semaphore is needed", field);
-  const SemaphoreRef& s = mesh_.semaphore(handle, where(field).c_str());
-  if (mesh_.capturing()) semaphores_.push_back(s);
-  return s;
+  const SemaphoreRef& semaphore = mesh_.semaphore(handle, where(field).c_str());
+  semaphores_.push_back(semaphore);
+  joins_first_ = joins_first_ || std::strcmp(field, "barrier") == 0;
+  return semaphore;
 }
 
 void Request::rank4(const char* field, const Operand& operand) const {
@@ -125,6 +127,7 @@ void Request::rope_table(const char* field, const Operand& table, const Shape& x
 }
 
 Collective Request::collective(uint32_t axis, uint32_t num_links, uint32_t topology) {
+  if (axis_ == UINT32_MAX) axis_ = axis;
   const Machine& m = config().machine;
   choice("axis", axis, 0, 1);
   if (num_links == 0) throw reject("num_links is 0: must be at least 1");
@@ -136,11 +139,11 @@ Collective Request::collective(uint32_t axis, uint32_t num_links, uint32_t topol
   return c;
 }
 
-void Request::hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers) const {
+void Request::hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers, uint32_t packets_per_chunk) {
   allow_present(MR_HAS_CHUNKS_PER_SYNC | MR_HAS_WORKERS | MR_HAS_BUFFERS);
   if (has(MR_HAS_CHUNKS_PER_SYNC)) {
     choice("chunks_per_sync", chunks_per_sync, 1, 1 << 16);
-    c.packets_per_sync = chunks_per_sync;
+    packets_per_sync_ = c.packets_per_sync = uint64_t{chunks_per_sync} * packets_per_chunk;
   }
   if (has(MR_HAS_WORKERS)) choice("num_workers_per_link", workers, 1, 64);
   if (has(MR_HAS_BUFFERS)) choice("num_buffers_per_channel", buffers, 1, 1 << 16);

@@ -9,6 +9,10 @@
 
 namespace meshrun::emu {
 
+// Packets to an increment when the caller does not say: half of a link's share of a slice, and no more than that a chunk stays in a
+// cache from hop to hop.
+constexpr uint64_t kMostPacketsPerSync = 32;
+
 // Collective is what all operations over an axis share.
 struct Collective {
   uint32_t axis = 0;
@@ -59,13 +63,21 @@ class Request {
   void rope_table(const char* field, const Operand& table, const Shape& x) const;
 
   Collective collective(uint32_t axis, uint32_t num_links, uint32_t topology);
-  void hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers) const;
+  void hyperparameters(Collective& c, uint32_t chunks_per_sync, uint32_t workers, uint32_t buffers, uint32_t packets_per_chunk = 1);
 
   // Notes which memory the plan uses; an output must not lie in the memory of an input.
   void reads(Plan& plan, const Operand& operand) const;
   void writes(Plan& plan, const Operand& operand, bool may_be_input = false) const;
 
+  // Packets to an increment that the caller asked for, or the usual.
+  uint64_t packets_per_sync() const { return packets_per_sync_; }
+
+  // Goes into the report, and stops the mesh as any hazard does.
+  void hazard(const char* kind, mr_handle tensor, const std::string& text) const;
   void commit();  // hands new tensors to the caller
+  uint32_t axis() const { return axis_; }
+  bool joins_first() const { return joins_first_; }
+  const std::vector<SemaphoreRef>& semaphores() const { return semaphores_; }
 
  private:
   struct Made {
@@ -78,11 +90,13 @@ class Request {
   Mesh& mesh_;
   const char* op_;
   const mr_op_header& header_;
+  uint64_t packets_per_sync_ = kMostPacketsPerSync;
   std::vector<Made> made_;
   std::vector<Spec> scratch_;
-  // What the operation names; noted only while a trace is captured.
-  std::vector<std::shared_ptr<Storage>> named_;
+  std::vector<std::shared_ptr<Storage>> named_;  // noted only while a trace is captured
   std::vector<SemaphoreRef> semaphores_;
+  uint32_t axis_ = UINT32_MAX;  // of the first collective
+  bool joins_first_ = false;    // there is a start barrier
 };
 
 }  // namespace meshrun::emu

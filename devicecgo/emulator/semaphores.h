@@ -2,6 +2,7 @@
 // runs on core l and uses the word there ("lane"). Words change on the engine's thread only.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <coroutine>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "arena.h"
+#include "check_state.h"
 
 namespace meshrun::emu {
 
@@ -28,7 +30,7 @@ struct Owed {
 // Waiter is a suspended program's entry in the list of the word it waits for, and in that of its context.
 struct Waiter {
   std::coroutine_handle<> handle;
-  const Semaphore* semaphore = nullptr;  // null: a count inside the program
+  Semaphore* semaphore = nullptr;  // null: a count inside the program
   uint32_t lane = 0;
   uint32_t target = 0;
   Owed owed;
@@ -50,6 +52,7 @@ struct Word {
   std::atomic<uint32_t> value{0};  // written by the engine only; the host may look
   uint64_t tail_ns = 0;            // when the last byte behind the increments so far is there
   Waiter* waiters = nullptr;
+  std::unique_ptr<WordState> state;  // the checker's
 };
 
 class Semaphore {
@@ -68,6 +71,10 @@ class Semaphore {
   // The host's own: the handle and traces that name it, and where it lies.
   uint32_t holders = 1;
   Room room;
+
+  // The host's own: when it was made or reset last, and the last commands per queue that name it.
+  uint64_t created = 0;
+  std::array<uint64_t, 2> used{};
 
  private:
   uint32_t devices_;

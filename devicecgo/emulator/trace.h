@@ -11,6 +11,7 @@ namespace meshrun::emu {
 struct Trace {
   struct Step {
     std::shared_ptr<Plan> plan;  // its launches share it: what it keeps for one launch is at rest when that launch is over
+    std::vector<SemaphoreRef> semaphores;
     uint32_t stream = 0;
   };
   uint32_t queue = 0;

@@ -4,6 +4,7 @@
 //	weights.safetensors                    its parameters, by their state_dict names; or, as diffusers has it,
 //	diffusion_pytorch_model.safetensors    one file, or several that
 //	diffusion_pytorch_model.safetensors.index.json lists
+//	model_index.json                       instead of both, a pipeline: each part has its config.json and weights in a folder of its name
 //	inputs.safetensors                     arguments of a forward pass, by keyword
 //	inputs.K.safetensors                   those of stream K, where they are not to be made from the first
 //	outputs.safetensors                    what the forward pass shall give
@@ -31,12 +32,17 @@ type Checkpoint struct {
 	Dir     string
 	Config  *Config
 	Weights *Weights
+
+	inputs Arrays // instead of a file
 }
 
 // Open reads the configuration and the headers of the weights.
 func Open(dir string) (*Checkpoint, error) {
 	if stat, err := os.Stat(dir); err != nil || !stat.IsDir() {
 		return nil, messages.Invalid("model", "folder", strconv.Quote(dir), "is a folder with a config.json and weights")
+	}
+	if _, err := os.Stat(filepath.Join(dir, pipelineFile)); err == nil {
+		return openPipeline(dir)
 	}
 	config, err := ReadConfig(filepath.Join(dir, "config.json"))
 	if err != nil {
@@ -47,6 +53,16 @@ func Open(dir string) (*Checkpoint, error) {
 		return nil, err
 	}
 	return &Checkpoint{Dir: dir, Config: config, Weights: weights}, nil
+}
+
+// Imagine makes a checkpoint of a config.json and shapes of arguments alone, for runs that move no data: every parameter that is asked for
+// is there, and nothing can be read. The name stands in errors.
+func Imagine(name string, config []byte, inputs Arrays) (*Checkpoint, error) {
+	c, err := ParseConfig(name, config)
+	if err != nil {
+		return nil, err
+	}
+	return &Checkpoint{Config: c, Weights: &Weights{where: name, imagined: true}, inputs: inputs}, nil
 }
 
 // Close closes the weights' files.
@@ -63,6 +79,9 @@ type Array struct {
 
 // Inputs reads the stored arguments of a forward pass.
 func (c *Checkpoint) Inputs() (Arrays, error) {
+	if c.inputs != nil {
+		return c.inputs, nil
+	}
 	return ReadArrays(filepath.Join(c.Dir, "inputs.safetensors"))
 }
 
@@ -75,6 +94,9 @@ func (c *Checkpoint) InputsOf(k int) (Arrays, bool, error) {
 func (c *Checkpoint) Outputs() (Arrays, bool, error) { return c.optional("outputs.safetensors") }
 
 func (c *Checkpoint) optional(file string) (Arrays, bool, error) {
+	if c.inputs != nil {
+		return nil, false, nil
+	}
 	path := filepath.Join(c.Dir, file)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
@@ -104,9 +126,26 @@ func ReadArrays(path string) (Arrays, error) {
 
 // Weights are the parameters of a checkpoint, in one file or several.
 type Weights struct {
-	where string // for errors about a tensor that is nowhere
-	files []*safetensors.File
-	of    map[string]*safetensors.File
+	where  string // for errors about a tensor that is nowhere
+	prefix string // of all names
+	files  []*safetensors.File
+	of     map[string]place
+
+	imagined bool // see Imagine
+}
+
+// place is where a tensor lies.
+type place struct {
+	file *safetensors.File
+	name string // there
+}
+
+// Sub are the parameters whose names begin with the prefix, by what follows it: those of a part of a model. They share the files, which only
+// the whole closes.
+func (w *Weights) Sub(prefix string) *Weights {
+	sub := *w
+	sub.prefix += prefix
+	return &sub
 }
 
 const (
@@ -115,14 +154,17 @@ const (
 	indexFile     = diffusersFile + ".index.json"
 )
 
+// weightFiles are the files that may hold parameters, the first that is there counts.
+var weightFiles = []string{ownFile, indexFile, diffusersFile}
+
 // OpenWeights opens the weights of a folder.
 func OpenWeights(dir string) (*Weights, error) {
-	for _, name := range []string{ownFile, indexFile, diffusersFile} {
+	for _, name := range weightFiles {
 		path := filepath.Join(dir, name)
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		w := &Weights{where: path, of: map[string]*safetensors.File{}}
+		w := &Weights{where: path, of: map[string]place{}}
 		open := w.openFile
 		if name == indexFile {
 			open = w.openIndex
@@ -142,7 +184,7 @@ func (w *Weights) openFile(path string) error {
 	}
 	w.files = append(w.files, f)
 	for _, name := range f.Names() {
-		w.of[name] = f
+		w.of[name] = place{f, name}
 	}
 	return nil
 }
@@ -184,15 +226,18 @@ func (w *Weights) openIndex(path string) error {
 		if _, ok := f.Info(name); !ok {
 			return messages.Invalid(f.Name(), "tensor "+name, "missing", "is in this file, as %s says", filepath.Base(path))
 		}
-		w.of[name] = f
+		w.of[name] = place{f, name}
 	}
 	return nil
 }
 
 // Check says whether there is a tensor of that name and shape that holds floating-point numbers.
 func (w *Weights) Check(name string, shape ...int) error {
-	f := w.of[name]
-	if f == nil {
+	if w.imagined {
+		return nil
+	}
+	f, name, err := w.find(name)
+	if err != nil {
 		return messages.Invalid(w.where, "tensor "+name, "missing", "is there, of shape %v", shape)
 	}
 	info, _ := f.Info(name)
@@ -209,9 +254,9 @@ func (w *Weights) Check(name string, shape ...int) error {
 // Read reads a tensor in the given dtype, row major and little endian: as it is stored where the dtypes are the same, else by way
 // of float32, which holds each of them.
 func (w *Weights) Read(name string, dtype messages.DType) ([]byte, error) {
-	f := w.of[name]
-	if f == nil {
-		return nil, messages.Invalid(w.where, "tensor "+name, "missing", "is there")
+	f, name, err := w.find(name)
+	if err != nil {
+		return nil, err
 	}
 	info, _ := f.Info(name)
 	if info.DType == safetensors.BF16 && dtype == messages.BFloat16 || info.DType == safetensors.F32 && dtype == messages.Float32 {
@@ -222,6 +267,15 @@ func (w *Weights) Read(name string, dtype messages.DType) ([]byte, error) {
 		return nil, err
 	}
 	return messages.EncodeFloats(values, dtype)
+}
+
+// find is the file of a tensor and its name there.
+func (w *Weights) find(name string) (*safetensors.File, string, error) {
+	name = w.prefix + name
+	if p, ok := w.of[name]; ok {
+		return p.file, p.name, nil
+	}
+	return nil, name, messages.Invalid(w.where, "tensor "+name, "missing", "is there")
 }
 
 // Close closes the files.

@@ -15,6 +15,7 @@ import (
 type Config struct {
 	path   string
 	values map[string]json.RawMessage
+	parts  map[string]*Config // of a pipeline, where each has a file of its own
 	err    error
 }
 
@@ -121,6 +122,59 @@ func (c *Config) Float(key string, def float64) float64 {
 	return v
 }
 
+// Floats is a list of n numbers, or nil where the key is absent or null.
+func (c *Config) Floats(key string, n int) []float64 {
+	rule := "is a list of " + strconv.Itoa(n) + " numbers"
+	var v []float64
+	if c.isNull(key) || !c.get(key, &v, rule) {
+		return nil
+	}
+	if len(v) != n {
+		c.Fail(key, "%s", rule)
+	}
+	return v
+}
+
+// Numbers is a list of whole numbers of at least 1.
+func (c *Config) Numbers(key string, def []int) []int {
+	const rule = "is a list of whole numbers of at least 1 and at most 16777216"
+	n := def
+	if c.get(key, &n, rule) && (len(n) == 0 || slices.Min(n) < 1 || slices.Max(n) > most) {
+		c.Fail(key, rule)
+	}
+	return n
+}
+
+// Bools is a list of n truths.
+func (c *Config) Bools(key string, def []bool, n int) []bool {
+	rule := "is a list of " + strconv.Itoa(n) + " times true or false"
+	b := def
+	if c.get(key, &b, rule) && len(b) != n {
+		c.Fail(key, "%s", rule)
+	}
+	return b
+}
+
+// Strings is a list of words.
+func (c *Config) Strings(key string, def []string) []string {
+	s := def
+	c.get(key, &s, "is a list of names")
+	return s
+}
+
+// Sub is the configuration under a key: of a part of a model. Its errors name the key; the caller asks for them.
+func (c *Config) Sub(key string) *Config {
+	if part, ok := c.parts[key]; ok {
+		return part
+	}
+	sub := &Config{path: c.path + " " + key}
+	rule := "is an object: the configuration of the " + key
+	if c.isNull(key) || !c.get(key, &sub.values, rule) {
+		c.Fail(key, "%s", rule)
+	}
+	return sub
+}
+
 // Bool is true or false.
 func (c *Config) Bool(key string, def bool) bool {
 	c.get(key, &def, "is true or false")
@@ -132,6 +186,21 @@ func (c *Config) Is(key, only string) {
 	var s string
 	if c.get(key, &s, "is "+strconv.Quote(only)) && s != only {
 		c.Fail(key, "is %q", only)
+	}
+}
+
+// IsBool holds a key to the one value that is supported, which is also its default; why says what the other would ask for.
+func (c *Config) IsBool(key string, only bool, why string) {
+	if c.Bool(key, only) != only {
+		c.Fail(key, "is %t: %s", only, why)
+	}
+}
+
+// Empty holds a key to an empty list, null or absence; why says what its value would ask for.
+func (c *Config) Empty(key, why string) {
+	var list []json.RawMessage
+	if !c.isNull(key) && c.get(key, &list, "is a list") && len(list) > 0 {
+		c.Fail(key, "is empty: %s", why)
 	}
 }
 

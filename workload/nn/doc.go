@@ -7,6 +7,9 @@
 // device; the width is cut over the tensor-parallel axis. What needs the whole width gathers it (GatherWidth); a row-parallel layer leaves
 // partial sums that a reduce-scatter adds up and cuts again. A degree of 1 moves nothing, by the same code.
 //
+// Pictures are [1, frames, rows, columns, channels] in row-major order (Field): rows are cut over the tensor-parallel axis, columns over
+// the sequence-parallel one, and every device has all channels. Their layers are methods of a Canvas.
+//
 // # Values
 //
 // A Value is a tensor on the mesh that belongs to a Graph. The operation that takes a Value consumes it: its memory goes back once the

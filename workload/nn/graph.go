@@ -31,6 +31,7 @@ type Graph struct {
 
 	ctx    context.Context
 	stream *meshrun.Stream
+	run    Run
 	layout Layout
 	dtype  meshrun.DType
 	timing bool
@@ -46,11 +47,12 @@ type Run struct {
 	Layout Layout
 	DType  meshrun.DType // of weights and activations, BFloat16 or Float32
 	Timing bool          // no data move: only shapes and times count
+	Halo   Halo          // of the convolutions of pictures; "" = HaloFull
 }
 
 // NewGraph makes a graph of operations on a stream.
 func NewGraph(ctx context.Context, s *meshrun.Stream, r Run) *Graph {
-	return &Graph{ctx: ctx, stream: s, layout: r.Layout, dtype: r.DType, timing: r.Timing, live: map[*meshrun.Tensor]struct{}{}}
+	return &Graph{ctx: ctx, stream: s, run: r, layout: r.Layout, dtype: r.DType, timing: r.Timing, live: map[*meshrun.Tensor]struct{}{}}
 }
 
 // Layout is how the model lies on the mesh.
@@ -137,6 +139,10 @@ func (g *Graph) apply(op messages.Operation, in ...Value) Value {
 
 // Upload lays a host array over the mesh. Without values, or where no data move, its content is undefined.
 func (g *Graph) Upload(values []float32, dims []int, dtype meshrun.DType, d meshrun.Distribution) Value {
+	return g.uploadAs(values, dims, dtype, meshrun.Tile, d)
+}
+
+func (g *Graph) uploadAs(values []float32, dims []int, dtype meshrun.DType, layout meshrun.Layout, d meshrun.Distribution) Value {
 	if g.err != nil {
 		return Value{}
 	}
@@ -145,6 +151,7 @@ func (g *Graph) Upload(values []float32, dims []int, dtype meshrun.DType, d mesh
 	if err == nil && values != nil && !g.timing {
 		array, err = meshrun.Floats(shape, dtype, values)
 	}
+	array.Layout = layout
 	if err != nil {
 		g.Fail(err)
 		return Value{}
@@ -170,8 +177,7 @@ func (g *Graph) Read(v Value) checkpoint.Array {
 		a.Values, err = g.stream.ReadFloats(g.ctx, v.tensor, meshrun.Coord{})
 	}
 	if err != nil {
-		g.where = "" // what failed was submitted earlier
-		g.Fail(err)
+		g.failEarlier(err)
 		return checkpoint.Array{}
 	}
 	if !v.kept {
@@ -185,9 +191,27 @@ func (g *Graph) Tap(name string, v Value, d meshrun.Distribution) {
 	if g.err != nil || g.OnTap == nil || g.timing {
 		return
 	}
+	if a := g.collect(v, d); g.err == nil {
+		g.OnTap(name, a)
+	}
+}
+
+// Show shows an array of the host, as Tap does a value.
+func (g *Graph) Show(name string, a checkpoint.Array) {
+	if g.err == nil && g.OnTap != nil && !g.timing {
+		g.OnTap(name, a)
+	}
+}
+
+// collect waits for a value and puts it together from the shards of its distribution; where no data move it only waits.
+func (g *Graph) collect(v Value, d meshrun.Distribution) checkpoint.Array {
 	mesh, shard := g.layout.Mesh, v.tensor.Shape()
-	global := d.Global(shard, mesh)
-	a := checkpoint.Array{Shape: global.Dims(), Values: make([]float32, global.Elements())}
+	a := checkpoint.Array{Shape: d.Global(shard, mesh).Dims()}
+	if g.timing {
+		g.failEarlier(v.tensor.Wait(g.ctx))
+		return a
+	}
+	a.Values = make([]float32, d.Global(shard, mesh).Elements())
 	for r := range mesh.Rows {
 		for c := range mesh.Cols {
 			at := meshrun.Coord{Row: r, Col: c}
@@ -196,8 +220,8 @@ func (g *Graph) Tap(name string, v Value, d meshrun.Distribution) {
 			}
 			values, err := g.stream.ReadFloats(g.ctx, v.tensor, at)
 			if err != nil {
-				g.Fail(err)
-				return
+				g.failEarlier(err)
+				return checkpoint.Array{}
 			}
 			var begin [messages.MaxRank]int
 			for axis, dim := range d {
@@ -208,7 +232,15 @@ func (g *Graph) Tap(name string, v Value, d meshrun.Distribution) {
 			put(a, values, shard.Dims(), begin[:shard.Rank()])
 		}
 	}
-	g.OnTap(name, a)
+	return a
+}
+
+// failEarlier is Fail for an error of something that was submitted earlier than where the graph is.
+func (g *Graph) failEarlier(err error) {
+	if err != nil {
+		g.where = ""
+		g.Fail(err)
+	}
 }
 
 // put copies a shard into its place in the whole.

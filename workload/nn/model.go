@@ -2,6 +2,7 @@ package nn
 
 import (
 	"github.com/meshrun/meshrun/workload/checkpoint"
+	"github.com/meshrun/meshrun/workload/film"
 )
 
 // Model is a model as its checkpoint describes it, on the host.
@@ -27,3 +28,24 @@ type Network interface {
 	// Operations is how many operations a forward pass submits; 0 where that is not known.
 	Operations() int
 }
+
+// A model may be more than that.
+type (
+	// Fitter is a model whose arguments must suit the mesh.
+	Fitter interface {
+		// CheckFit says whether arguments that have been checked can be cut so.
+		CheckFit(Layout, checkpoint.Arrays) error
+	}
+	// Painter is a model whose answer can be looked at.
+	Painter interface {
+		// Films are what the values of an answer show, one for each element of the batch.
+		Films(checkpoint.Array) []film.Film
+	}
+	// Sampler is a model that comes to its answer in steps.
+	Sampler interface {
+		// StoredSteps is how many steps the stored answer took; 0 where they do not say.
+		StoredSteps(outputs checkpoint.Arrays) int
+		// SetSteps makes it so many; 0 is the model's own default.
+		SetSteps(n int)
+	}
+)

@@ -52,16 +52,21 @@ func (g *Graph) Chunk(x Value, n int) []Value {
 	width := end[last] / n
 	for i := range parts {
 		begin[last], end[last] = i*width, (i+1)*width
-		b, errB := messages.IndexOf(begin...)
-		e, errE := messages.IndexOf(end...)
-		g.Fail(errB)
-		g.Fail(errE)
-		parts[i] = g.apply(messages.Slice{Begin: b, End: e}, x.Keep())
+		parts[i] = g.slice(x.Keep(), begin, end)
 	}
 	if !x.kept {
 		g.Release(x)
 	}
 	return parts
+}
+
+// slice cuts [begin, end) of every dim.
+func (g *Graph) slice(x Value, begin, end []int) Value {
+	b, errB := messages.IndexOf(begin...)
+	e, errE := messages.IndexOf(end...)
+	g.Fail(errB)
+	g.Fail(errE)
+	return g.apply(messages.Slice{Begin: b, End: e}, x)
 }
 
 // reshape names the same elements by another shape.

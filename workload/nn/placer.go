@@ -47,6 +47,13 @@ func (p *Placer) Float32() *Placer {
 	return &q
 }
 
+// Sub is the placer for a part of a model, whose parameters' names begin with the prefix.
+func (p *Placer) Sub(prefix string) *Placer {
+	q := *p
+	q.weights = p.weights.Sub(prefix)
+	return &q
+}
+
 // Err is the first error.
 func (p *Placer) Err() error { return p.state.err }
 

@@ -61,7 +61,7 @@ struct Answer {
 
 class TestMesh {
  public:
-  TestMesh(uint32_t rows, uint32_t cols, const std::string& config = "", uint32_t queues = 1) : rows_(rows), cols_(cols) {
+  TestMesh(uint32_t rows, uint32_t cols, const std::string& config = "", uint32_t queues = 1) : rows_(rows), cols_(cols), queues_(queues) {
     mr_open_options o{};
     o.size = sizeof o;
     o.rows = rows;
@@ -136,7 +136,13 @@ class TestMesh {
     return data;
   }
 
+  // Made and fenced.
   std::vector<mr_handle> semaphores(uint32_t count, uint32_t initial = 0) {
+    const std::vector<mr_handle> h = unfenced_semaphores(count, initial);
+    for (uint32_t q = 0; q < queues_; ++q) sync(q);
+    return h;
+  }
+  std::vector<mr_handle> unfenced_semaphores(uint32_t count, uint32_t initial = 0) {
     std::vector<mr_handle> h(count);
     mr_error e = fresh_error();
     const int32_t code = driver().semaphores_create(mesh_, count, initial, h.data(), &e);
@@ -184,7 +190,9 @@ class TestMesh {
   }
   // Waits for all that was enqueued.
   Answer fence(uint32_t queue = 0) {
-    const mr_handle event = record(queue);
+    mr_handle event = 0;
+    mr_error failed = fresh_error();
+    if (driver().event_record(mesh_, queue, &event, &failed) != MR_OK) return {failed.code, failed.message};
     const auto begin = std::chrono::steady_clock::now();
     for (;;) {
       bool done = false;
@@ -229,7 +237,7 @@ class TestMesh {
   uint64_t last_launch() const { return launches_; }
 
  private:
-  uint32_t rows_, cols_;
+  uint32_t rows_, cols_, queues_;
   mr_handle mesh_ = 0;
   uint64_t launches_ = 0;
   bool lockstep_ = false;

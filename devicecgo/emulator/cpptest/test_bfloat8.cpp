@@ -151,9 +151,9 @@ TEST_CASE("bfloat8_b: gathers are bit exact, also into persistent buffers") {
       Shape whole = s;
       whole.dims[dim] *= 4;
       const auto x = rounded(wild(4, s, dim), 48);
-      const Bank bank(mesh);
+      const Bank banks[] = {Bank(mesh), Bank(mesh)};
       const mr_handle input = mesh.upload(s, kBlock, x);
-      auto fresh = all_gather_op(input, dim, 1, ring, bank, true, 2), kept = all_gather_op(input, dim, 1, ring, bank, true, 2);
+      auto fresh = all_gather_op(input, dim, 1, ring, banks[0], true, 2), kept = all_gather_op(input, dim, 1, ring, banks[1], true, 2);
       kept.output = mesh.alloc(whole, kBlock);
       mesh.enqueue(fresh);
       mesh.enqueue(kept);
@@ -290,6 +290,7 @@ TEST_CASE("bfloat8_b: keys and values of ring attention, and weights of the fuse
   wide.output = 0;
   wide.k = mesh.upload(s, DType::float32, k), wide.v = mesh.upload(s, DType::float32, v);
   wide.buffer_k = mesh.alloc(shape({1, 2, 32, 32}), DType::float32), wide.buffer_v = mesh.alloc(shape({1, 2, 32, 32}), DType::float32);
+  mesh.sync();
   mesh.enqueue(wide);
   mesh.sync();
   for (uint32_t d = 0; d < 4; ++d) {
@@ -304,6 +305,7 @@ TEST_CASE("bfloat8_b: keys and values of ring attention, and weights of the fuse
   mm.input = mesh.upload(in, kBlock, x), mm.weight = mesh.upload(weight, kBlock, w), mm.gathered = mesh.alloc(shape({1, 1, 8, 64}), kBlock);
   std::copy(sems.begin(), sems.end(), mm.semaphores);
   mm.semaphore_count = 6, mm.axis = 1, mm.num_links = 1, mm.num_workers_per_link = 2, mm.topology = MR_RING;
+  mesh.sync();
   mesh.enqueue(mm);
   mesh.sync();
   for (uint32_t d = 0; d < 4; ++d) {

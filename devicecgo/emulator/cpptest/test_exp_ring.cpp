@@ -72,6 +72,7 @@ struct Setup {
       op[i].buffer_k = mesh.alloc(shape({c.batch, c.heads, c.tokens * length, c.width}), c.dtype);
       op[i].buffer_v = mesh.alloc(shape({c.batch, c.heads, c.tokens * length, c.width}), c.dtype);
     }
+    mesh.sync();
   }
 
   std::vector<double> expected(uint32_t device, const std::vector<float>& queries, uint32_t rows) const {
@@ -164,7 +165,7 @@ TEST_CASE("exp_ring_joint_sdpa: plain attention over the whole sequence, and the
 TEST_CASE("exp_ring_joint_sdpa: waits for both ways of every link") {
   const Case c{1, 4, 1, true, 2, 1, 2, 64, 16, 0, 0, DType::float32};
   for (const int raised : {-1, 0, 1}) {
-    TestMesh mesh(1, 4, "clock=lockstep\nnum_links=2");
+    TestMesh mesh(1, 4, "clock=lockstep\nnum_links=2\non_hazard=continue");
     Setup s(mesh, c, 9);
     mesh.sync();
     if (raised >= 0) set_semaphores(mesh, {s.bank[0][raised]}, 1000);

@@ -75,6 +75,7 @@ struct Gathering {
       op[i].num_workers_per_link = c.workers;
       op[i].activation = c.activation;
     }
+    mesh.sync();
   }
 
   std::vector<double> expected(uint32_t device) const {
@@ -189,6 +190,7 @@ struct Scattering {
       op[i].topology = MR_RING;
       if (c.persistent) op[i].output = mesh.alloc(out, c.dtype);
     }
+    mesh.sync();
   }
 
   std::vector<double> expected(uint32_t device) const {
@@ -274,7 +276,7 @@ TEST_CASE("strided_all_gather_matmul: the matmul waits for what comes") {
   // With the ways' semaphores raised beforehand the matmul does not wait for the slices, and must go wrong.
   const GatherCase c{1, 4, 1, true, 1, 2, 1, 64, 64, 32, DType::float32, true, MR_ACT_NONE};
   for (const bool raised : {false, true}) {
-    TestMesh mesh(1, 4, "clock=lockstep");
+    TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue");
     Gathering g(mesh, c, 7);
     mesh.sync();
     if (raised) set_semaphores(mesh, {g.bank[0][0], g.bank[0][1]}, 100);
@@ -375,7 +377,7 @@ TEST_CASE("matmul_strided_reduce_scatter: sums are rounded once, or at every hop
 TEST_CASE("matmul_strided_reduce_scatter: waits for what comes, and counts the bias once") {
   const ScatterCase c{1, 4, 1, 1, 1, 64, 48, 32, DType::float32, true, true, true, true};
   for (const bool raised : {false, true}) {
-    TestMesh mesh(1, 4, "clock=lockstep");
+    TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue");
     Scattering s(mesh, c, 7);
     mesh.sync();
     // One device comes late. With the semaphores raised beforehand the others do not wait for it, and must go wrong.
@@ -395,7 +397,7 @@ TEST_CASE("matmul_strided_reduce_scatter: waits for what comes, and counts the b
 
 TEST_CASE("matmul_strided_reduce_scatter: a counter that somebody else has written fails the launch") {
   // While the first waits for a device that comes late, another queue multiplies on the same progress counters.
-  TestMesh mesh(1, 4, "clock=lockstep", 2);
+  TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue", 2);
   const ScatterCase c{1, 4, 1, 1, 1, 64, 8, 64, DType::bfloat16, false, false, true, true};
   Scattering a(mesh, c, 1), b(mesh, {1, 4, 1, 1, 1, 64, 8, 64, DType::bfloat16, false, false, true, true}, 2);
   mesh.sync(0);

@@ -21,6 +21,9 @@ type Case struct {
 	Refuse   bool   // a full queue refuses
 	Limits   Limits
 	Faults   []string
+	SkewUS   int
+	Break    []string // rules switched off
+	GoOn     bool     // after a hazard
 	Tensors  []Tensor // in the order of the file
 	Streams  []Stream
 }

@@ -52,9 +52,9 @@ func (d *decoder) decodeCase(n *node, machines map[string]messages.MeshShape) *C
 	c.GridX, c.GridY = grid[0], grid[1]
 	d.machine(f, c, machines)
 	f.notYet("queues", "1")
-	f.notYet("skew_us", "0")
-	f.notYet("break")
-	f.notYet("on_hazard")
+	c.SkewUS = d.whole(f.take("skew_us"), 0, 1_000_000_000)
+	c.Break = d.names(f.take("break"))
+	c.GoOn = d.oneOf(f.take("on_hazard"), "stop", "stop", "continue") == "continue"
 	f.notYet("managers", "1")
 	c.Limits = d.limits(f.take("limits"))
 	policy := f.take("policy")

@@ -97,7 +97,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestWhatIsNotThereYetIsRefusedByName(t *testing.T) {
-	for _, key := range []string{`"skew_us":5`, `"queues":2`, `"break":["no_start_barrier"]`, `"managers":2`, `"managers":[{"submesh":{}}]`, `"on_hazard":"stop"`,
+	for _, key := range []string{`"queues":2`, `"managers":2`, `"managers":[{"submesh":{}}]`,
 		`"limits":{"depth":4}`} {
 		_, err := Parse([]byte(`{"mesh":[2,4],"calls":[],`+key+`}`), machines)
 		require.ErrorContains(t, err, "is not supported yet", key)

@@ -109,6 +109,7 @@ func (s *State) runModel(ctx context.Context, cfg workload.Config, asJSON, quiet
 		shown = writeResultJSON(s.Stdout, result, err)
 	} else if len(result.Streams) > 0 {
 		shown = writeSummary(s, result, err)
+		writeTimes(s, cfg.Mode, result.Times)
 	}
 	if shown != nil {
 		return fmt.Errorf("standard output: %w", shown)

@@ -39,6 +39,11 @@ func writeSummary(s *State, r *workload.Result, err error) error {
 	}
 	t.SuppressEmptyColumns()
 	t.Render()
+	if r.LinkBytes > 0 && r.Forwards > 0 {
+		if _, err := fmt.Fprintf(s.Stdout, "%d bytes over links per forward pass\n", r.LinkBytes/int64(r.Forwards)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -104,9 +109,12 @@ func writeResultJSON(w io.Writer, r *workload.Result, err error) error {
 		Streams []stream `json:"streams"`
 		Hazards []any    `json:"hazards"`
 		Hang    any      `json:"hang"`
+		Links   int64    `json:"link_bytes"`
+		Passes  int      `json:"forwards"`
 		Stats   any      `json:"stats"`
 		Error   *string  `json:"error"`
-	}{Schema: 1, OK: r.OK && err == nil, Model: r.Model, Mesh: r.Mesh, Streams: []stream{}, Hazards: r.Hazards, Hang: r.Hang, Stats: r.Stats}
+	}{Schema: 1, OK: r.OK && err == nil, Model: r.Model, Mesh: r.Mesh, Streams: []stream{}, Hazards: r.Hazards, Hang: r.Hang, Links: r.LinkBytes,
+		Passes: r.Forwards, Stats: r.Stats}
 	if out.Hazards == nil {
 		out.Hazards = []any{}
 	}

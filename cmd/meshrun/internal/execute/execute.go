@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/axis"
@@ -120,7 +121,7 @@ func config(c *casefile.Case) meshrun.Config {
 	}
 	cfg := meshrun.Config{Mesh: c.Mesh, Preset: c.Preset, NumLinks: c.NumLinks, Topology: c.Topology, Policy: c.Policy, Queues: c.Queues,
 		Inflight: c.Limits.Inflight, Queue: c.Limits.Queue, Refuse: c.Refuse, Mode: mode, Seed: c.Seed, GridX: c.GridX, GridY: c.GridY,
-		Lockstep: true, Record: true}
+		Lockstep: true, Record: true, Skew: time.Duration(c.SkewUS) * time.Microsecond, GoOn: c.GoOn, Break: c.Break}
 	set := func(key string, value any, given bool) {
 		if given {
 			cfg.Settings = append(cfg.Settings, meshrun.Option{Key: key, Value: fmt.Sprint(value)})

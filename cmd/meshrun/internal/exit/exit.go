@@ -35,7 +35,7 @@ var kinds = []struct {
 	is   []error
 }{
 	{Lost, []error{ErrHang, meshrun.ErrDeviceLost}},
-	{Hazard, []error{ErrHazard}},
+	{Hazard, []error{ErrHazard, meshrun.ErrHazard}},
 	{Limit, []error{meshrun.ErrBudget, meshrun.ErrQueueFull, meshrun.ErrTimeout, meshrun.ErrOutOfMemory}},
 	{Verification, []error{ErrVerification}},
 	{Usage, []error{ErrUsage, ErrNotOpened, meshrun.ErrInvalid, meshrun.ErrReleased, meshrun.ErrUnsupported}},

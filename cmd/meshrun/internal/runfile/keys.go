@@ -9,6 +9,7 @@ import (
 	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/messages"
 	"github.com/meshrun/meshrun/workload"
+	"github.com/meshrun/meshrun/workload/nn"
 )
 
 // Key is one setting of a run. In a file it is a key, on the command line a flag of the same name.
@@ -28,7 +29,7 @@ type Setting struct {
 
 // Keys are all settings of a run, in the order of the help.
 var Keys = []Key{
-	{"model", "DIR", "folder of the model: config.json, weights, inputs, outputs", setModel},
+	{"model", "DIR", "folder of the model: config.json, weights, inputs, outputs; or a name of the catalogue", setModel},
 	{"mesh", "RxC", "rows and columns of the mesh (default 1x1)", setMesh},
 	{"preset", "NAME", "a named machine instead of a mesh; `meshrun info` lists them", setPreset},
 	{"tp", "N@AXIS", "tensor parallel degree and axis (default: the whole of axis 1)", factor(func(c *workload.Config) *workload.Factor { return &c.TP })},
@@ -42,6 +43,9 @@ var Keys = []Key{
 	{"steps", "N", "denoising steps, or repeated forwards (default: the model's)", count(1, math.MaxInt32, func(c *workload.Config) *int { return &c.Steps })},
 	{"queues", "N", "command queues (default 1)", setQueues},
 	{"seed", "N", "of the noise and the emulation (default 0)", setSeed},
+	{"halo", "H", "full or compact: how convolutions get their neighbours' pixels (default full)", setHalo},
+	{"frames", "DIR", "folder for the pictures of decoders and pipelines, as PNG and GIF", setFrames},
+	{"skew_us", "N", "seeded delays of devices and links, up to so many microseconds (default 0)", count(0, 1_000_000_000, func(c *workload.Config) *int { return &c.SkewUS })},
 	{"verify", "pcc=P,max_error=E", "smallest correlation and largest error, in standard deviations (default: by model and dtype)", nil},
 }
 
@@ -70,9 +74,31 @@ func setModel(c *workload.Config, s Setting) error {
 	if s.Text == "" {
 		return wrong(s, "names a folder")
 	}
-	c.Model = s.Text
-	if s.Dir != "" && !filepath.IsAbs(c.Model) {
-		c.Model = filepath.Join(s.Dir, c.Model)
+	if c.Model = s.Text; !workload.InCatalogue(s.Text) {
+		c.Model = relative(s)
+	}
+	return nil
+}
+
+func setFrames(c *workload.Config, s Setting) error {
+	if s.Text == "" {
+		return wrong(s, "names a folder")
+	}
+	c.Frames = relative(s)
+	return nil
+}
+
+// relative is the path of a setting: those in a file are relative to the file.
+func relative(s Setting) string {
+	if s.Dir != "" && !filepath.IsAbs(s.Text) {
+		return filepath.Join(s.Dir, s.Text)
+	}
+	return s.Text
+}
+
+func setHalo(c *workload.Config, s Setting) error {
+	if c.Halo = nn.Halo(s.Text); c.Halo != nn.HaloFull && c.Halo != nn.HaloCompact {
+		return wrong(s, "is full or compact")
 	}
 	return nil
 }

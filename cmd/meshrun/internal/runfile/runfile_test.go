@@ -28,6 +28,8 @@ inputs: same
 steps: 3
 queues: 1
 seed: 18446744073709551615
+halo: compact
+frames: pictures
 verify: {pcc: 0.9999, max_error: 0.05}
 `
 
@@ -49,7 +51,7 @@ func TestAWholeFile(t *testing.T) {
 	require.Empty(t, problems)
 	require.Equal(t, workload.Config{Model: "dir/models/tiny", Mesh: meshrun.MeshShape{Rows: 2, Cols: 4}, TP: workload.Factor{Size: 4, Axis: 1},
 		SP: workload.Factor{Size: 2}, Topology: meshrun.Ring, NumLinks: 2, DType: meshrun.Float32, Mode: meshrun.Timing, Streams: 4, Inputs: "same", Steps: 3,
-		Queues: 1, Seed: 1<<64 - 1, Verify: &workload.Tolerance{PCC: 0.9999, MaxError: 0.05}}, c)
+		Queues: 1, Seed: 1<<64 - 1, Halo: "compact", Frames: "dir/pictures", Verify: &workload.Tolerance{PCC: 0.9999, MaxError: 0.05}}, c)
 }
 
 func TestFlagsOverrideTheFile(t *testing.T) {
@@ -108,6 +110,7 @@ func TestProblems(t *testing.T) {
 		m + "topology: star":                       `topology "star": is linear, ring or unset`,
 		m + "dtype: uint8":                         `dtype "uint8": is bfloat16 or float32`,
 		m + "mode: quick":                          `mode "quick": is functional or timing`,
+		m + "halo: none":                           `halo "none": is full or compact`,
 		m + "inputs: other":                        `inputs "other": is varied or same`,
 		m + "seed: -1":                             `seed "-1": is a whole number`,
 		m + "verify: 0.9":                          "verify is a list of keys and values",

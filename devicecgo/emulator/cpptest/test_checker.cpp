@@ -1,0 +1,631 @@
+// The checker: what it must see, what it must not, and that what it names really goes wrong for some seed when nobody stops it.
+#include <functional>
+
+#include "../context.h"
+#include "../engine.h"
+#include "halos.h"
+
+using namespace meshrun::test;
+namespace emu = meshrun::emu;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A program written in the test.
+class Script final : public emu::Plan {
+ public:
+  using Body = std::function<emu::Program(emu::Context&)>;
+  Script(const char* name, Body body) : name_(name), body_(std::move(body)) {}
+  const char* name() const override { return name_; }
+  emu::Program run(emu::Context& ctx) const override { return body_(ctx); }
+
+ private:
+  const char* name_;
+  Body body_;
+};
+
+// An engine without a mesh in front of it.
+class Bare {
+ public:
+  explicit Bare(uint32_t cols, const std::string& config = "on_hazard=continue", uint32_t queues = 1) : engine_(open(cols, config, queues)), queues_(queues) {}
+  emu::Engine& engine() { return engine_; }
+  std::unique_ptr<Script> script(const char* name, Script::Body body) { return std::make_unique<Script>(name, std::move(body)); }
+  void launch(std::unique_ptr<Script> plan, uint32_t queue = 0) {
+    auto launch = engine_.fresh_launch();
+    launch->plan = std::move(plan);
+    launch->queue = queue;
+    launch->number = engine_.number_launch();
+    engine_.submit(std::move(launch));
+  }
+  void launch(const char* name, Script::Body body, uint32_t queue = 0) { launch(script(name, std::move(body)), queue); }
+  void fence() {
+    for (uint32_t q = 0; q < queues_; ++q) {
+      const auto event = engine_.record(q);
+      for (int i = 0; !engine_.query(*event); ++i) {
+        REQUIRE(i < 1'000'000);
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    }
+  }
+  std::vector<std::string> kinds() {
+    uint64_t count = 0;
+    std::vector<std::string> k;
+    for (const emu::Hazard& h : engine_.hazards(&count)) k.push_back(h.kind + " " + h.resource);
+    return k;
+  }
+  emu::SemaphoreRef semaphore(const char* name) {
+    auto s = std::make_shared<emu::Semaphore>(engine_.config().machine.devices(), 0);
+    s->name = name;
+    return s;
+  }
+  std::shared_ptr<emu::Storage> memory(const char* name) {
+    auto m = std::make_shared<emu::Storage>(&engine_.pool(), engine_.config().machine.devices(), 64);
+    m->name = name;
+    return m;
+  }
+
+ private:
+  static emu::Config open(uint32_t cols, const std::string& config, uint32_t queues) {
+    mr_open_options o{};
+    o.size = sizeof o;
+    o.rows = 1;
+    o.cols = cols;
+    o.queues = queues;
+    o.config = config.c_str();
+    return emu::parse_config(o);
+  }
+  emu::Engine engine_;
+  uint32_t queues_;
+};
+
+struct Nothing {
+  void operator()(emu::Parallel&) const {}
+};
+
+emu::Access all_of(const std::shared_ptr<emu::Storage>& m, uint32_t device, bool write) {
+  return {&m->at(device), emu::Region::contiguous(0, 64), write};
+}
+void use(emu::Context& ctx, const std::shared_ptr<emu::Storage>& m, uint32_t device, bool write) {
+  ctx.work({all_of(m, device, write)}, 0, Nothing{});
+}
+void poke(emu::Context& ctx, uint32_t way, emu::Semaphore& s, uint32_t amount = 1) {
+  const emu::Line line = ctx.line(1);
+  ctx.send(ctx.hop(line, way, 0), 32, ctx.now(), emu::Signal{.semaphore = s, .amount = amount}, std::span<const emu::Access>{}, Nothing{});
+}
+
+struct Outcome {
+  Answer fence;
+  bool wrong = false;
+  std::string report;
+};
+
+// Persistent gathers one after another, `banks` of them in turn; a product of each result is kept.
+struct Gathers {
+  uint32_t banks = 2;    // of semaphores
+  uint32_t buffers = 2;
+  bool fenced = true;
+  uint32_t late_reads = 0;  // reads of a result come so many gathers later
+  int count = 12;
+};
+
+Outcome play(const Gathers& g, const std::string& config, const char* fault = nullptr) {
+  TestMesh mesh(1, 4, config);
+  if (fault != nullptr) REQUIRE(mesh.fault(fault).code == MR_OK);
+  mr_error e = fresh_error();
+  const Shape s = shape({1, 1, 4, 16}), whole = shape({1, 1, 4, 64});
+  std::vector<std::vector<mr_handle>> banks;
+  std::vector<mr_handle> buffers;
+  for (uint32_t b = 0; b < g.buffers; ++b) {
+    buffers.push_back(mesh.alloc(whole, DType::uint16));
+    extension().name(mesh.handle(), buffers[b], ("ag(shape).bank" + std::to_string(b)).c_str(), &e);
+  }
+  std::vector<Shards<uint16_t>> inputs;
+  std::vector<mr_handle> tensors, copies;
+  for (int i = 0; i < g.count; ++i) {
+    inputs.push_back(random_shards<uint16_t>(4, s, 100 + i));
+    tensors.push_back(mesh.upload(s, DType::uint16, inputs.back()));
+  }
+  mesh.sync();
+  for (uint32_t b = 0; b < g.banks; ++b) {
+    banks.push_back(g.fenced ? mesh.semaphores(2) : mesh.unfenced_semaphores(2));
+    for (uint32_t i = 0; i < 2; ++i)
+      extension().name(mesh.handle(), banks[b][i], ("ag[1].bank" + std::to_string(b) + "." + std::to_string(i)).c_str(), &e);
+  }
+  Outcome o;
+  for (int i = 0; i < g.count; ++i) {
+    auto op = make_op<mr_all_gather>(MR_OP_ALL_GATHER);
+    op.input = tensors[i];
+    op.output = buffers[i % g.buffers];
+    op.semaphores[0] = banks[i % g.banks][0];
+    op.semaphores[1] = banks[i % g.banks][1];
+    op.dim = 3;
+    op.axis = 1;
+    op.num_links = 1;
+    op.topology = MR_RING;
+    op.h.stream = 3;
+    const Answer a = mesh.try_enqueue(op);
+    if (a.code == MR_HAZARD) break;
+    REQUIRE_MESSAGE(a.code == MR_OK, a.text);
+    if (i < static_cast<int>(g.late_reads)) continue;
+    copies.push_back(snapshot(mesh, buffers[(i - g.late_reads) % g.buffers], whole));
+  }
+  o.fence = mesh.fence();
+  o.report = mesh.report();
+  for (size_t i = 0; o.fence.code == MR_OK && i < copies.size(); ++i)
+    for (uint32_t d = 0; d < 4; ++d) o.wrong = o.wrong || mesh.read<uint16_t>(copies[i], d) != gathered(inputs[i], {0, 1, 2, 3}, s, 3);
+  return o;
+}
+
+// The checker names it under every seed; without it some seed goes wrong, or hangs.
+template <class Play>
+void must_matter(Play play, const char* kind, const char* resource) {
+  int bad = 0, named = 0;
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    const std::string config = "clock=lockstep\nskew_us=200\nseed=" + std::to_string(seed);
+    const Outcome stopped = play(config);
+    named += stopped.fence.code == MR_HAZARD && contains(stopped.fence.text, kind) && contains(stopped.fence.text, resource);
+    CHECK_MESSAGE(contains(stopped.report, std::string("\"kind\":\"") + kind), stopped.report);
+    const Outcome on = play(config + "\non_hazard=continue");
+    CHECK(on.fence.code != MR_HAZARD);
+    CHECK(contains(on.report, std::string("\"kind\":\"") + kind));
+    const Outcome off = play(config + "\nchecker=off");
+    bad += off.wrong || off.fence.code != MR_OK;
+    CHECK((on.wrong || on.fence.code != MR_OK) == (off.wrong || off.fence.code != MR_OK));  // looking changes nothing
+  }
+  CHECK(named == 10);
+  CHECK(bad > 0);
+}
+
+}  // namespace
+
+TEST_CASE("checker: a wait comes after those increments without which it could not have ended") {
+  // Devices 1 and 2 use their memory and then raise a semaphore of device 0, which waits and writes to both.
+  const auto play = [](uint32_t target, emu::Owed owed) {
+    Bare bare(3);
+    const auto s = bare.semaphore("s");
+    const auto m = bare.memory("m");
+    bare.launch("before", [=](emu::Context& ctx) -> emu::Program {
+      use(ctx, m, ctx.device(), false);
+      co_return;
+    });
+    bare.launch("tell", [=](emu::Context& ctx) -> emu::Program {
+      if (ctx.device() == 1) poke(ctx, 1, *s);
+      if (ctx.device() == 2) poke(ctx, 0, *s);
+      if (ctx.device() != 0) co_return;
+      co_await ctx.until(ctx.now() + 1'000'000);  // both are there
+      co_await ctx.wait(*s, 0, target, owed);
+      use(ctx, m, 1, true);
+      use(ctx, m, 2, true);
+      if (target == 1) co_await ctx.wait(*s, 0, 2, emu::Owed::by_line(1));
+      ctx.clear(*s, 0);
+    });
+    bare.fence();
+    return bare.kinds();
+  };
+  CHECK(play(2, emu::Owed::by_line(1)).empty());
+  CHECK(play(1, emu::Owed::by_line(1)) == std::vector<std::string>{"memory_in_use m"});  // either may have come first
+}
+
+TEST_CASE("checker: of one sender the first n count, and they say nothing of others") {
+  const auto play = [](uint32_t sender) {
+    Bare bare(3);
+    const auto s = bare.semaphore("s");
+    const auto m = bare.memory("m");
+    bare.launch("before", [=](emu::Context& ctx) -> emu::Program {
+      use(ctx, m, ctx.device(), true);
+      co_return;
+    });
+    bare.launch("tell", [=](emu::Context& ctx) -> emu::Program {
+      if (ctx.device() == sender) poke(ctx, sender == 1 ? 1 : 0, *s);
+      if (ctx.device() != 0) co_return;
+      co_await ctx.wait(*s, 0, 1, emu::Owed::by(sender));
+      use(ctx, m, 1, true);
+      ctx.clear(*s, 0);
+    });
+    bare.fence();
+    return bare.kinds();
+  };
+  CHECK(play(1).empty());
+  CHECK(play(2) == std::vector<std::string>{"memory_in_use m"});
+}
+
+TEST_CASE("checker: programs side by side on a device know only what they have waited for themselves") {
+  const auto play = [](bool joined) {
+    Bare bare(2);
+    const auto s = bare.semaphore("s");
+    const auto m = bare.memory("m");
+    bare.launch("before", [=](emu::Context& ctx) -> emu::Program {
+      use(ctx, m, ctx.device(), false);
+      co_return;
+    });
+    bare.launch("tell", [=](emu::Context& ctx) -> emu::Program {
+      if (ctx.device() == 1) {
+        poke(ctx, 1, *s);
+        co_return;
+      }
+      const auto waiter = [](emu::Context& c, emu::Semaphore& semaphore) -> emu::Program {
+        co_await c.wait(semaphore, 0, 1, emu::Owed::by(1));
+        c.clear(semaphore, 0);
+      };
+      const auto writer = [](emu::Context& c, std::shared_ptr<emu::Storage> memory) -> emu::Program {
+        co_await c.until(c.now() + 1'000'000);  // long after the other has heard
+        use(c, memory, 1, true);
+      };
+      emu::Join parts;
+      parts.start(waiter(ctx, *s));
+      if (!joined) parts.start(writer(ctx, m));
+      co_await parts;
+      if (joined) co_await writer(ctx, m);
+    });
+    bare.fence();
+    return bare.kinds();
+  };
+  CHECK(play(true).empty());
+  CHECK(play(false) == std::vector<std::string>{"memory_in_use m"});
+}
+
+TEST_CASE("checker: an event wait between queues orders one device and says nothing of its peers") {
+  const auto play = [](bool wait, bool remote) {
+    Bare bare(2, "on_hazard=continue", 2);
+    const auto m = bare.memory("m");
+    bare.launch("write", [=](emu::Context& ctx) -> emu::Program {
+      use(ctx, m, ctx.device(), true);
+      co_return;
+    });
+    const auto event = bare.engine().record(0);
+    if (wait) bare.engine().wait_on(1, *event);
+    bare.launch(
+        "read",
+        [=](emu::Context& ctx) -> emu::Program {
+          co_await ctx.until(ctx.now() + 1'000'000);
+          use(ctx, m, remote ? 1 - ctx.device() : ctx.device(), remote);
+        },
+        1);
+    bare.fence();
+    return bare.kinds();
+  };
+  CHECK(play(true, false).empty());
+  CHECK(play(false, false) == std::vector<std::string>{"memory_in_use m"});
+  CHECK(play(true, true) == std::vector<std::string>{"memory_in_use m"});
+}
+
+TEST_CASE("checker: what the host has seen done is over everywhere") {
+  const auto play = [](bool fence) {
+    Bare bare(2);
+    const auto m = bare.memory("m");
+    bare.launch("read", [=](emu::Context& ctx) -> emu::Program {
+      use(ctx, m, ctx.device(), false);
+      co_return;
+    });
+    if (fence) bare.fence();
+    bare.launch("write", [=](emu::Context& ctx) -> emu::Program {
+      use(ctx, m, 1 - ctx.device(), true);
+      co_return;
+    });
+    bare.fence();
+    return bare.kinds();
+  };
+  CHECK(play(true).empty());
+  CHECK(play(false) == std::vector<std::string>{"memory_in_use m"});
+}
+
+TEST_CASE("checker: semaphores that are not at rest, and increments that belong to nobody") {
+  const auto play = [](uint32_t amount, bool clear, bool late) {
+    Bare bare(2);
+    const auto s = bare.semaphore("s");
+    bare.launch("leave", [=](emu::Context& ctx) -> emu::Program {
+      if (ctx.device() == 1) {
+        if (late) co_await ctx.until(ctx.now() + 1'000'000);
+        poke(ctx, 1, *s, amount);
+        co_return;
+      }
+      if (late) co_return;  // without having waited
+      co_await ctx.wait(*s, 0, 1, emu::Owed::by(1));
+      if (clear) ctx.clear(*s, 0);
+    });
+    bare.fence();
+    std::string all;
+    for (const std::string& k : bare.kinds()) all += k + ";";
+    return all;
+  };
+  CHECK(play(1, true, false).empty());
+  CHECK(play(1, false, false) == "not_at_rest s;");
+  CHECK(play(2, true, false) == "stray_increment s;");
+  CHECK(play(1, false, true) == "stray_increment s;");
+}
+
+TEST_CASE("checker: disjoint bytes of one shard are nobody's business") {
+  const auto play = [](uint64_t offset) {
+    Bare bare(2);
+    const auto m = bare.memory("m");
+    bare.launch("read", [=](emu::Context& ctx) -> emu::Program {
+      ctx.work({emu::Access{&m->at(ctx.device()), emu::Region::contiguous(0, 32), false}}, 0, Nothing{});
+      co_return;
+    });
+    bare.launch("write", [=](emu::Context& ctx) -> emu::Program {
+      ctx.work({emu::Access{&m->at(1 - ctx.device()), emu::Region::contiguous(offset, 32), true}}, 0, Nothing{});
+      co_return;
+    });
+    bare.fence();
+    return bare.kinds();
+  };
+  CHECK(play(32).empty());
+  CHECK(play(31) == std::vector<std::string>{"memory_in_use m"});
+}
+
+TEST_CASE("checker: gathers with two banks are safe under every seed") {
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    const Outcome o = play({}, "clock=lockstep\nskew_us=500\nseed=" + std::to_string(seed));
+    REQUIRE_MESSAGE(o.fence.code == MR_OK, o.fence.text);
+    CHECK(!o.wrong);
+    CHECK(contains(o.report, "\"hazards\":[]"));
+  }
+}
+
+TEST_CASE("checker: one bank instead of two matters") {
+  must_matter([](const std::string& config) { return play({.banks = 1, .count = 60}, config); }, "semaphore_in_use", "ag[1].bank0");
+}
+
+TEST_CASE("checker: a result read after the next gather of its key but one matters") {
+  must_matter([](const std::string& config) { return play({.late_reads = 1}, config); }, "memory_in_use", "ag(shape).bank");
+}
+
+TEST_CASE("checker: the fence behind a creation matters") {
+  must_matter([](const std::string& config) { return play({.fenced = false, .count = 6}, config, "device 0,2 late allocation 1ms"); }, "not_fenced", "ag[1].bank0.0");
+}
+
+TEST_CASE("checker: the report names both launches, the devices, the resource and the time") {
+  const Outcome o = play({.banks = 1, .count = 3}, "clock=lockstep\nskew_us=200\nseed=3");
+  CHECK(o.fence.code == MR_HAZARD);
+  CHECK_MESSAGE(contains(o.report, "\"launches\":[{\"seq\":"), o.report);
+  CHECK(contains(o.report, "\"op\":\"all_gather\",\"stream\":3"));
+  CHECK(contains(o.report, "\"virtual_ns\":"));
+  CHECK(contains(o.report, "\"devices\":[[0,"));
+  CHECK(contains(o.report, "\"hang\":null"));
+}
+
+TEST_CASE("checker: after the first hazard every call says so, and closing works") {
+  TestMesh mesh(1, 4, "skew_us=100\nseed=1");
+  const auto s = mesh.unfenced_semaphores(2);
+  auto op = make_op<mr_all_gather>(MR_OP_ALL_GATHER);
+  op.input = mesh.alloc(shape({1, 1, 4, 16}));
+  op.output = mesh.alloc(shape({1, 1, 4, 64}));
+  op.semaphores[0] = s[0];
+  op.semaphores[1] = s[1];
+  op.dim = 3;
+  op.axis = 1;
+  op.num_links = 1;
+  op.topology = MR_RING;
+  mesh.try_enqueue(op);
+  mr_error e = fresh_error();
+  const mr_tensor_spec wanted = spec(shape({4, 4}));
+  mr_handle h = 0;
+  CHECK(driver().tensor_alloc(mesh.handle(), &wanted, &h, &e) == MR_HAZARD);
+  CHECK(contains(e.message, "no fence since that was made"));
+  CHECK(mesh.close().code == MR_OK);
+}
+
+TEST_CASE("checker: a semaphore is reset and freed only when nothing that names it is under way") {
+  for (const bool freed : {false, true}) {
+    TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue");
+    const Bank bank(mesh);
+    auto op = all_gather_op(mesh.alloc(shape({1, 1, 4, 16})), 3, 1, true, bank);
+    mesh.enqueue(op);
+    mr_error e = fresh_error();
+    if (freed) {
+      driver().semaphores_free(mesh.handle(), &bank.s[0], 1, &e);
+    } else {
+      driver().semaphores_reset(mesh.handle(), &bank.s[0], 1, 0, &e);
+    }
+    CHECK_MESSAGE(contains(mesh.report(), "\"kind\":\"not_quiet\""), mesh.report());
+  }
+  TestMesh mesh(1, 4, "clock=lockstep");
+  const Bank bank(mesh);
+  auto op = all_gather_op(mesh.alloc(shape({1, 1, 4, 16})), 3, 1, true, bank);
+  mesh.enqueue(op);
+  mesh.sync();
+  mr_error e = fresh_error();
+  CHECK(driver().semaphores_reset(mesh.handle(), bank.s.data(), 4, 0, &e) == MR_OK);
+  mesh.sync();
+  op.output = 0;
+  mesh.enqueue(op);
+  mesh.sync();
+}
+
+TEST_CASE("checker: the start barrier of a halo exchange matters") {
+  // One-sided pads: without the barrier nothing tells a writer that its neighbour has entered.
+  const HaloCase c{.local = shape({2, 3, 4, 2}), .count = 2, .dims = {1, 2}, .axes = {0, 1}, .left = {1, 1}, .right = {1, 0}};
+  const auto run = [&](const std::string& config, const char* broken) {
+    TestMesh mesh(2, 2, config + broken);
+    REQUIRE(mesh.fault("device 1,1 delay 1ms").code == MR_OK);
+    const HaloBank banks[] = {HaloBank(mesh), HaloBank(mesh)};
+    std::vector<Whole<uint16_t>> inputs;
+    std::vector<mr_handle> copies;
+    std::vector<mr_handle> outputs = {mesh.alloc(row_major(c.padded(), DType::uint16)), mesh.alloc(row_major(c.padded(), DType::uint16))};
+    std::vector<mr_handle> tensors;
+    for (uint32_t i = 0; i < 12; ++i) {
+      inputs.emplace_back(2, 2, c, 10 + i);
+      tensors.push_back(upload_rows(mesh, c.local, DType::uint16, inputs.back().shards()));
+    }
+    mesh.sync();
+    Outcome o;
+    for (uint32_t i = 0; i < 12; ++i) {
+      auto op = neighbor_pad_op(tensors[i], c, banks[i % 2]);
+      op.output = outputs[i % 2];
+      if (mesh.try_enqueue(op).code == MR_HAZARD) break;
+      copies.push_back(snapshot(mesh, outputs[i % 2], c.padded()));
+    }
+    o.fence = mesh.fence();
+    o.report = mesh.report();
+    for (uint32_t i = 0; o.fence.code == MR_OK && i < copies.size(); ++i)
+      for (uint32_t d = 0; d < 4; ++d) o.wrong = o.wrong || mesh.read<uint16_t>(copies[i], d) != inputs[i].padded(d);
+    return o;
+  };
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    const Outcome o = run("clock=lockstep\nskew_us=300\nseed=" + std::to_string(seed), "");
+    REQUIRE_MESSAGE(o.fence.code == MR_OK, o.fence.text);
+    CHECK(!o.wrong);
+  }
+  must_matter([&](const std::string& config) { return run(config, "\nbreak=no_start_barrier"); }, "peer_not_entered", "nothing tells that device");
+  must_matter([&](const std::string& config) { return run(config, "\nbreak=no_handshake"); }, "peer_not_entered", "nothing tells that device");
+}
+
+TEST_CASE("checker: a halo exchange round a ring is named") {
+  const HaloCase c{.local = shape({2, 3, 4}), .dims = {1}, .axes = {1}, .left = {1}, .right = {1}};
+  const auto run = [&](const std::string& config) {
+    TestMesh mesh(1, 4, config + "\nbreak=ring_halo");
+    const HaloBank bank(mesh);
+    const Whole<uint16_t> input(1, 4, c, 1);
+    auto op = neighbor_pad_op(upload_rows(mesh, c.local, DType::uint16, input.shards()), c, bank);
+    op.output = mesh.alloc(row_major(c.padded(), DType::uint16));
+    mesh.sync();
+    Outcome o;
+    mesh.try_enqueue(op);
+    o.fence = mesh.fence();
+    o.report = mesh.report();
+    for (uint32_t d = 0; o.fence.code == MR_OK && d < 4; ++d) o.wrong = o.wrong || mesh.read<uint16_t>(op.output, d) != input.padded(d);
+    return o;
+  };
+  must_matter(run, "ring_halo", "neighbor_pad");
+}
+
+TEST_CASE("checker: the same seed gives the same run, bit for bit") {
+  const auto run = [](uint32_t seed) { return play({}, "clock=lockstep\nskew_us=500\nseed=" + std::to_string(seed)).report; };
+  CHECK(run(7) == run(7));
+  CHECK(run(7) != run(8));
+}
+
+// ---- hangs ----------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Gathers in pairs: by axis 1, launches 2i+1, and a product on each device, launches 2i+2.
+Answer hang(TestMesh& mesh, int count = 4) {
+  const Bank banks[] = {Bank(mesh), Bank(mesh)}, others[] = {Bank(mesh), Bank(mesh)};
+  const Shape s = shape({1, 1, 4, 16});
+  const mr_handle input = mesh.upload(s, DType::uint16, random_shards<uint16_t>(mesh.devices(), s, 1));
+  for (int i = 0; i < count; ++i) {
+    auto gather = all_gather_op(input, 3, 1, true, banks[i % 2]);
+    mesh.enqueue(gather);
+    auto scatter = reduce_scatter_op(mesh.alloc(shape({1, 1, 4, 64}), DType::uint32), 3, 1, true, others[i % 2]);
+    mesh.enqueue(scatter);
+  }
+  return mesh.fence();
+}
+
+}  // namespace
+
+TEST_CASE("hang: never entered") {
+  TestMesh mesh(1, 4, "clock=lockstep");
+  REQUIRE(mesh.fault("device 0,2 stop at launch 2").code == MR_OK);
+  const Answer a = hang(mesh);
+  CHECK(a.code == MR_TIMEOUT);
+  CHECK_MESSAGE(contains(mesh.report(), "\"class\":\"never_entered\",\"device\":[0,2]"), mesh.report());
+  CHECK(contains(mesh.report(), "\"recent\":[{\"device\":[0,0],\"dropped\":0,\"launches\":[{\"seq\":1,\"op\":\"all_gather\""));
+}
+
+TEST_CASE("hang: entered something else; the checker names the order") {
+  // B2: device 3 swaps two of its launches.
+  {
+    TestMesh mesh(1, 4, "clock=lockstep");
+    REQUIRE(mesh.fault("device 0,3 swap launch 3 and 4").code == MR_OK);
+    const Answer a = hang(mesh);
+    CHECK(a.code == MR_HAZARD);
+    CHECK_MESSAGE(contains(a.text, "device 0,3 enters launch 4 (reduce_scatter, stream 0) where every other device has launch 3 (all_gather, stream 0)"),
+                  a.text);
+  }
+  TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue");
+  REQUIRE(mesh.fault("device 0,3 swap launch 3 and 4").code == MR_OK);
+  CHECK(hang(mesh).code == MR_TIMEOUT);
+  CHECK_MESSAGE(contains(mesh.report(), "\"class\":\"entered_other\",\"device\":[0,3]"), mesh.report());
+  CHECK(contains(mesh.report(), "is in launch 4 (reduce_scatter), not in launch 3 (all_gather)"));
+}
+
+TEST_CASE("hang: entered and never left") {
+  TestMesh mesh(1, 4, "clock=lockstep");
+  REQUIRE(mesh.fault("op reduce_scatter axis 1 #2 hang").code == MR_OK);
+  CHECK(hang(mesh).code == MR_TIMEOUT);
+  CHECK_MESSAGE(contains(mesh.report(), "\"class\":\"never_left\",\"device\":[0,0]"), mesh.report());
+  CHECK(contains(mesh.report(), "entered launch 4 (reduce_scatter) and never left"));
+  CHECK(contains(mesh.report(), "\"left_ns\":null"));
+}
+
+TEST_CASE("hang: entered late, when increments had come and were lost") {
+  TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue");
+  REQUIRE(mesh.fault("device 0,3 late allocation 500us").code == MR_OK);
+  REQUIRE(mesh.fault("device 0,3 delay 1ms").code == MR_OK);
+  const Shape s = shape({1, 1, 4, 16});
+  const mr_handle input = mesh.upload(s, DType::uint16, random_shards<uint16_t>(4, s, 1));
+  const mr_handle output = mesh.alloc(shape({1, 1, 4, 64}), DType::uint16);
+  mesh.sync();
+  const auto semaphores = mesh.unfenced_semaphores(2);
+  auto op = make_op<mr_all_gather>(MR_OP_ALL_GATHER);
+  op.input = input;
+  op.output = output;
+  op.semaphores[0] = semaphores[0];
+  op.semaphores[1] = semaphores[1];
+  op.dim = 3;
+  op.axis = 1;
+  op.num_links = 1;
+  op.topology = MR_RING;
+  mesh.enqueue(op);
+  CHECK(mesh.fence().code == MR_TIMEOUT);
+  CHECK_MESSAGE(contains(mesh.report(), "\"class\":\"entered_late\",\"device\":[0,3]"), mesh.report());
+  CHECK(contains(mesh.report(), "are lost"));
+}
+
+TEST_CASE("hang: all stuck") {
+  Bare bare(2);
+  const auto s = bare.semaphore("s");
+  bare.launch("wait", [=](emu::Context& ctx) -> emu::Program { co_await ctx.wait(*s, 0, 1, emu::Owed::by(1 - ctx.device())); });
+  const auto event = bare.engine().record(0);
+  while (!bare.engine().never(*event)) std::this_thread::yield();
+  CHECK_MESSAGE(contains(bare.engine().hang()->json, "\"class\":\"all_stuck\""), bare.engine().hang()->json);
+}
+
+TEST_CASE("hang: records that were dropped are said to be unknown") {
+  TestMesh mesh(1, 4, "clock=lockstep");
+  REQUIRE(mesh.fault("device 0,2 stop at launch 40").code == MR_OK);
+  CHECK(hang(mesh, 24).code == MR_TIMEOUT);
+  CHECK_MESSAGE(contains(mesh.report(), "is unknown (23 records dropped)"), mesh.report());
+}
+
+TEST_CASE("faults: each prints back to the same text") {
+  TestMesh mesh(2, 4);
+  const char* lines[] = {"device 1,2 late allocation 5ms", "device 0,3 swap launch 7 and 8", "op all_gather hang", "op reduce_scatter axis 1 #3 fail", "op matmul #2 delay 40us"};
+  std::string all;
+  for (const char* line : lines) {
+    CHECK(mesh.fault(line).code == MR_OK);
+    all += (all.empty() ? "\"" : ",\"") + std::string(line) + "\"";
+  }
+  CHECK_MESSAGE(contains(mesh.report(), "\"faults\":[" + all + "]"), mesh.report());
+  for (const char* line : {"device 0,3 swap launch 7 and 7", "device 0,3 swap launch 7", "op all_gather axis 2 hang", "op all_gather #0 hang", "op all_gather explode",
+                           "device 0,0 late arrival 5ms", "device 0,0 late allocation 5ms now"})
+    CHECK(mesh.fault(line).code == MR_INVALID_ARGUMENT);
+}
+
+TEST_CASE("faults: an operation that fails says so, and one that is delayed takes longer") {
+  TestMesh mesh(1, 2, "clock=lockstep");
+  REQUIRE(mesh.fault("op activation #2 fail").code == MR_OK);
+  REQUIRE(mesh.fault("op activation #3 delay 7ms").code == MR_OK);
+  auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+  op.input = mesh.upload(shape({1, 1, 4, 4}), DType::float32, random_floats(2, shape({1, 1, 4, 4}), 1, false));
+  op.kind = MR_ACT_RELU;
+  for (int i = 0; i < 3; ++i) {
+    op.output = 0;
+    mesh.enqueue(op);
+  }
+  mesh.sync();
+  uint64_t launch = 0;
+  mr_error failure = fresh_error(), e = fresh_error();
+  REQUIRE(driver().failure_next(mesh.handle(), &launch, &failure, &e) == MR_OK);
+  CHECK(launch == 2);
+  CHECK(contains(failure.message, "a fault asks for it"));
+  REQUIRE(driver().failure_next(mesh.handle(), &launch, &failure, &e) == MR_OK);
+  CHECK(launch == 0);
+  mr_launch_profile p{};
+  p.size = sizeof p;
+  REQUIRE(extension().launch_profile(mesh.handle(), 3, &p, &e) == MR_OK);
+  CHECK(p.start_ns > 7'000'000);
+}
