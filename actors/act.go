@@ -25,10 +25,12 @@ func (s *Stream) Act(ctx context.Context, requests func() error) error {
 
 // Ended reports whether the operation that makes the tensor is over, and its error when it has failed. It never waits.
 func (t *Tensor) Ended() (bool, error) {
-	if t.producer == nil {
-		return true, nil
+	for _, made := range []*task{t.producer, t.source} {
+		if made != nil && (!made.done() || made.err != nil) {
+			return made.done(), made.failed()
+		}
 	}
-	return t.producer.done(), t.producer.failed()
+	return true, nil
 }
 
 // AddRow puts a row of the caller's into the journal, behind those that are there.

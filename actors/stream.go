@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,6 +76,9 @@ type Call struct {
 // come later. An operation that breaks a rule is refused and changes nothing. It waits only where the stream's queue is full.
 // It returns how many results there are.
 func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error) {
+	if c.Op == nil {
+		return 0, messages.Invalid("submit", "op", "nil", "is an operation")
+	}
 	if s.rt.turns != nil {
 		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
 			return 0, err
@@ -119,7 +123,7 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 		// The reference taken above becomes the result's.
 		in := c.In[0]
 		out[0].spec = aliasSpec(in, plan)
-		out[0].mem, out[0].part, out[0].producer = in.mem, in.part, in.producer
+		out[0].mem, out[0].part, out[0].producer, out[0].source = in.mem, in.part, in.producer, in.source
 		for _, t := range c.In[1:] {
 			if t != nil {
 				t.mem.unref()
@@ -218,6 +222,9 @@ func (s *Stream) result(t *task, out *Tensor, i int) {
 		in.mem.ref()
 		out.spec = aliasSpec(in, t.plan)
 		out.mem, out.part = in.mem, in.part
+		if t.plan.Alias {
+			out.source = cmp.Or(in.source, in.producer)
+		}
 		return // the task needs no reference of its own to it: it has one to the input
 	}
 	if o.Buffer != axis.Fresh && i > 0 && t.plan.Outputs[i-1].Buffer == o.Buffer {
@@ -401,8 +408,8 @@ func (s *Stream) Write(ctx context.Context, spec devicecgo.TensorSpec, dist mess
 	if spec.Shape.Rank() == 0 || spec.DType == messages.DTypeUnset {
 		return messages.Invalid("write", "spec", spec.Spec, "has a shape and a dtype")
 	}
-	if spec.DType == messages.BFloat8B && spec.Layout == messages.RowMajor {
-		return messages.Invalid("write", "layout", spec.Layout, "is tile where the dtype is %s, which shares exponents within tiles", spec.DType)
+	if err := axis.CheckStorage("write", spec.Spec); err != nil {
+		return err
 	}
 	if s.rt.turns != nil {
 		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
@@ -472,7 +479,10 @@ func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *me
 	if at.Row < 0 || at.Col < 0 || at.Row >= s.rt.mesh.Shape.Rows || at.Col >= s.rt.mesh.Shape.Cols {
 		return nil, messages.Invalid("read", "device", at, "lies on the mesh %s", s.rt.mesh.Shape)
 	}
-	if t == nil || t.mem == nil || t.mem.rt != s.rt || !hold(t) {
+	if t == nil || t.mem == nil || t.mem.rt != s.rt {
+		return nil, messages.Invalid("read", "input", 0, "is a tensor of this mesh")
+	}
+	if !hold(t) {
 		return nil, fmt.Errorf("read: %w", messages.ErrReleased)
 	}
 	defer t.mem.unref()

@@ -15,6 +15,7 @@ type Tensor struct {
 	mem      *memory
 	part     int
 	producer *task // nil when nothing has to be waited for
+	source   *task // of another name of a tensor, where naming it is a task: what makes the data
 	released atomic.Bool
 	own      memory // what mem points to, unless the tensor names the memory of another
 }
@@ -31,10 +32,14 @@ func (t *Tensor) Release() {
 
 // Wait returns when the tensor's data are there, or the operation that makes them has failed, or ctx ends.
 func (t *Tensor) Wait(ctx context.Context) error {
-	if t.producer == nil {
-		return nil
+	for _, made := range []*task{t.producer, t.source} {
+		if made != nil {
+			if err := made.wait(ctx); err != nil {
+				return err
+			}
+		}
 	}
-	return t.producer.wait(ctx)
+	return nil
 }
 
 // memory is what one result lives in: memory of its own or a bank of a buffer pool. It is counted: each handle of a caller and

@@ -158,8 +158,8 @@ func planFusedNorm(m Mesh, operation messages.Operation, in []messages.Spec, p *
 	if x.Shape.Dim(1) != 1 {
 		return fail("input", x.Shape, "is [B, 1, N, W]")
 	}
-	if op.Epsilon < 0 {
-		return fail("epsilon", op.Epsilon, "is not negative")
+	if err := checkEpsilon(op.Epsilon); err != nil {
+		return err
 	}
 	if err := checkAffine(x, weight, bias); err != nil {
 		return err
@@ -258,10 +258,10 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 		return nil // nothing travels: plain attention, nothing is drawn
 	}
 	p.Joins[op.axis] = JoinsLine
-	for _, role := range []messages.Role{messages.RoleK, messages.RoleV} {
-		t := k
-		if role == messages.RoleV {
-			t = v
+	for i, role := range []messages.Role{messages.RoleK, messages.RoleV} {
+		t := in[1+i]
+		if t.Layout != messages.Tile {
+			return fail([]string{"k layout", "v layout"}[i], t.Layout, "is tile: it is gathered into a persistent buffer")
 		}
 		key, parts, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferAG, Shape: t.Shape, Dim: 2, Axis: op.axis, DType: t.DType, Role: role})
 		if err != nil {

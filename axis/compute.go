@@ -7,6 +7,9 @@ import (
 func planMatmul(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.Matmul)
 	a, w, bias := in[0], in[1], in[2]
+	if err := checkActivation(op.Activation); err != nil {
+		return err
+	}
 	if err := checkFloats([]string{"input", "weight", "bias"}, in); err != nil {
 		return err
 	}
@@ -70,8 +73,8 @@ func planNorm(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan)
 	if err := checkRank("input", x.Shape, 1, messages.MaxRank); err != nil {
 		return err
 	}
-	if op.Epsilon < 0 {
-		return fail("epsilon", op.Epsilon, "is not negative")
+	if err := checkEpsilon(op.Epsilon); err != nil {
+		return err
 	}
 	if err := checkAffine(x, weight, bias); err != nil {
 		return err
@@ -152,6 +155,9 @@ func planBinary(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pla
 	out := a
 	out.Memory = messages.DRAM
 	if present(b) {
+		if op.Scalar != 0 {
+			return fail("scalar", op.Scalar, "stands where there is no b")
+		}
 		shape, ok := broadcast(a.Shape, b.Shape)
 		if !ok {
 			return fail("b", b.Shape, "broadcasts with a, %s: each dim, from the last, is equal or 1", a.Shape)

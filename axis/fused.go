@@ -186,6 +186,9 @@ func ones(v [3]int) [3]int {
 
 func planConv3D(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.Conv3D)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x, weight, bias, halo := in[0], in[1], in[2], in[3]
 	out, err := convolution(x, weight, bias, op.Kernel, ones(op.Stride), ones(op.Dilation), max(op.Groups, 1), op.Padding)
 	if err != nil {
@@ -206,6 +209,9 @@ func planConv3D(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pla
 
 func planNPConv3D(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.NPConv3D)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x, weight, bias := in[0], in[1], in[2]
 	out, err := convolution(x, weight, bias, op.Kernel, ones(op.Stride), ones(op.Dilation), max(op.Groups, 1), op.Padding)
 	if err != nil {

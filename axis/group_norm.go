@@ -30,11 +30,11 @@ func planGroupNorm(_ Mesh, operation messages.Operation, in []messages.Spec, p *
 	if err := grouped(x, op.Groups); err != nil {
 		return err
 	}
-	if !(op.Epsilon >= 0) {
-		return fail("epsilon", op.Epsilon, "is not negative")
+	if err := checkEpsilon(op.Epsilon); err != nil {
+		return err
 	}
-	if op.Activation > messages.Tanh {
-		return fail("activation", op.Activation, "is none, gelu, gelu_tanh, silu, relu, sigmoid or tanh")
+	if err := checkActivation(op.Activation); err != nil {
+		return err
 	}
 	if err := checkFloats([]string{"weight", "bias"}, in[1:3]); err != nil {
 		return err

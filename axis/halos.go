@@ -110,6 +110,9 @@ func (p *Plan) halo(m Mesh, x messages.Spec, dims, axes, left, right, links mess
 
 func planNeighborPad(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.NeighborPad)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x := in[0]
 	if err := p.halo(m, x, op.Dims, op.Axes, op.PadLeft, op.PadRight, op.NumLinks, messages.PoolNP, messages.PoolBarrier); err != nil {
 		return err
@@ -184,6 +187,9 @@ func checkHW(x messages.Shape, h *Halo) error {
 
 func planNeighborPadHalo(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.NeighborPadHalo)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x, padded := in[0], in[1]
 	if err := p.halo(m, x, op.Dims, op.Axes, op.PadLeft, op.PadRight, op.NumLinks, messages.PoolNP, messages.PoolBarrier); err != nil {
 		return err

@@ -224,7 +224,7 @@ func Make(m Mesh, op messages.Operation, in []messages.Spec) (*Plan, error) {
 		err = p.checkShapes()
 	}
 	for i := 0; err == nil && i < p.NumOutputs; i++ {
-		err = checkBlocks("layout", p.Outputs[i].Driver)
+		err = checkStorage("layout", p.Outputs[i].Driver)
 	}
 	if err != nil {
 		if inv, ok := err.(*messages.InvalidError); ok && inv.Op == "" {
