@@ -19,7 +19,7 @@ func TestAnotherNameIsReadWhenTheDataAreThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := execute(head + calls + `]}`)
 			require.Zero(t, p.code, p.stderr)
-			require.Equal(t, []float64{1, 1, 2, 2}, p.log(t).values(t, "y", 0, 0))
+			require.Equal(t, []float64{1, 1, 2, 2}, readLog(t, p.stdout).values(t, "y", 0, 0))
 		})
 	}
 }
