@@ -30,6 +30,9 @@ func planStridedAllGatherMatmul(m Mesh, operation messages.Operation, in []messa
 	if err := checkRank("input", x.Shape, 4, 4); err != nil {
 		return err
 	}
+	if x.Layout != messages.Tile {
+		return fail("input layout", x.Layout, "is tile: it is gathered into a persistent buffer")
+	}
 	gathered := x
 	gathered.Shape = x.Shape.With(3, x.Shape.Dim(3)*n)
 	if err := planMatmul(m, messages.Matmul{Activation: op.Activation}, []messages.Spec{gathered, weight, in[2]}, p); err != nil {
@@ -64,6 +67,9 @@ func planMatmulStridedReduceScatter(m Mesh, operation messages.Operation, in []m
 	if m.Topology[op.MeshAxis] != messages.Ring {
 		return &messages.InvalidError{Field: "topology", Value: m.Topology[op.MeshAxis].String(), Rule: describe("is ring on axis %d: the fused scatter runs on rings only", op.MeshAxis),
 			Hint: "use matmul, then reduce_scatter"}
+	}
+	if op.UsePersistentBuffer && x.Layout != messages.Tile {
+		return fail("input layout", x.Layout, "is tile where a persistent buffer is used")
 	}
 	if err := checkRank("input", x.Shape, 4, 4); err != nil {
 		return err

@@ -41,6 +41,8 @@ func TestUnknownValuesAreRefused(t *testing.T) {
 		{messages.Conv3D{Kernel: [3]int{1, 1, 1}, Mode: 99}, []messages.Spec{image, bf16(8, 8)}, "padding_mode padding_mode(99)"},
 		{messages.NPConv3D{Kernel: [3]int{1, 3, 3}, Padding: [3]int{0, 1, 1}, Axes: [2]int{0, 1}, Mode: 99}, []messages.Spec{image, bf16(72, 8)}, "padding_mode padding_mode(99)"},
 		{messages.RingJointSDPA{MeshAxis: 1}, []messages.Spec{x, rows, x}, "k layout row_major: is tile"},
+		{messages.StridedAllGatherMatmul{MeshAxis: 1}, []messages.Spec{rows, bf16(128, 32)}, "input layout row_major: is tile"},
+		{messages.MatmulStridedReduceScatter{MeshAxis: 1, UsePersistentBuffer: true}, []messages.Spec{rows, bf16(32, 128)}, "input layout row_major: is tile"},
 		{messages.ExpRingJointSDPA{MeshAxis: 1}, []messages.Spec{x, x, rows}, "v layout row_major: is tile"},
 	} {
 		_, err := Make(m, tt.op, tt.in)

@@ -17,9 +17,7 @@ func TestAnotherNameIsReadWhenTheDataAreThere(t *testing.T) {
 		"device_to_host":                `{"op":"device_to_host","in":"x","mesh_dims":[0,0],"out":"y"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := execute(head + calls + `]}`)
-			require.Zero(t, p.code, p.stderr)
-			require.Equal(t, []float64{1, 1, 2, 2}, readLog(t, p.stdout).values(t, "y", 0, 0))
+			require.Equal(t, []float64{1, 1, 2, 2}, ok(t, head+calls+`]}`).values(t, "y", 0, 0))
 		})
 	}
 }
