@@ -97,6 +97,10 @@ func (s *Stream) Zeros(ctx context.Context, spec Spec) (*Tensor, error) {
 	return t, nil
 }
 
+// Wait is Tensor.Wait, on behalf of this stream: where streams take turns (Mesh.Together) it is this one's that is given away meanwhile, whichever
+// stream makes the tensor.
+func (s *Stream) Wait(ctx context.Context, t *Tensor) error { return s.s.Wait(ctx, &t.t) }
+
 // Read waits for the tensor and returns the shard of one device, in the tensor's dtype.
 func (s *Stream) Read(ctx context.Context, t *Tensor, at Coord) ([]byte, error) {
 	if t == nil {

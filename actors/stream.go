@@ -47,6 +47,7 @@ type planned struct {
 type waiter struct {
 	task *task
 	done chan struct{}
+	by   *Stream // whose goroutine waits
 }
 
 func newStream(r *Runtime, name string, id uint32) *Stream {
@@ -336,14 +337,8 @@ func (s *Stream) woken() {
 }
 
 // await waits for a task of this stream, which any goroutine may do.
-func (s *Stream) await(ctx context.Context, t *task) error {
-	if s.rt.turns != nil {
-		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
-			return err
-		}
-		defer s.rt.turns.leave(s.seat)
-	}
-	w := waiter{t, make(chan struct{})}
+func (s *Stream) await(ctx context.Context, t *task, by *Stream) error {
+	w := waiter{t, make(chan struct{}), by}
 	s.mu.Lock()
 	if s.dead != nil {
 		t.answer(s.dead)
@@ -357,7 +352,7 @@ func (s *Stream) await(ctx context.Context, t *task) error {
 		s.drop(w)
 		return nil
 	}
-	if err := s.sleep(ctx, w.done); err != nil {
+	if err := by.sleep(ctx, w.done); err != nil {
 		s.drop(w)
 		return err
 	}
@@ -388,7 +383,7 @@ func (s *Stream) wake() {
 		if w.task.done() {
 			close(w.done)
 			s.nWaiters.Add(-1)
-			s.woken()
+			w.by.woken()
 		} else {
 			kept = append(kept, w)
 		}
@@ -475,6 +470,9 @@ func (s *Stream) Read(ctx context.Context, t *Tensor, at messages.Coord) ([]byte
 	return s.read(ctx, t, at, nil)
 }
 
+// Wait is Tensor.Wait for a tensor of any stream, by the goroutine of this one.
+func (s *Stream) Wait(ctx context.Context, t *Tensor) error { return t.waitBy(ctx, s) }
+
 func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *messages.Row) ([]byte, error) {
 	if at.Row < 0 || at.Col < 0 || at.Row >= s.rt.mesh.Shape.Rows || at.Col >= s.rt.mesh.Shape.Cols {
 		return nil, messages.Invalid("read", "device", at, "lies on the mesh %s", s.rt.mesh.Shape)
@@ -486,7 +484,7 @@ func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *me
 		return nil, fmt.Errorf("read: %w", messages.ErrReleased)
 	}
 	defer t.mem.unref()
-	if err := t.Wait(ctx); err != nil {
+	if err := t.waitBy(ctx, s); err != nil {
 		return nil, err
 	}
 	data := make([]byte, t.spec.HostBytes())
@@ -505,11 +503,16 @@ func (s *Stream) Sleep(ctx context.Context, ns uint64) error {
 	return s.rt.turns.sleep(ctx, s.seat, ns)
 }
 
-// Close ends the stream: what it has submitted goes on, nothing more is accepted. In lockstep its seat is given up.
+// Close ends the stream: what it has submitted goes on, nothing more is accepted. In lockstep its seat is given up, in its turn: what the
+// device actor does about it must not fall into the act of another stream.
 func (s *Stream) Close() {
+	if s.rt.turns != nil {
+		_ = s.rt.turns.enter(context.Background(), s.seat) // fails when the mesh closes: then nobody acts
+	}
 	s.shut(fmt.Errorf("stream %s: %w", s.name, messages.ErrClosed))
 	s.rt.forget(s)
 	if s.rt.turns != nil {
+		s.rt.turns.settle()
 		s.rt.turns.end(s.seat)
 	}
 }
@@ -541,7 +544,7 @@ func (s *Stream) abandon(why error) {
 	for _, w := range s.waiters {
 		w.task.answer(why)
 		close(w.done)
-		s.woken()
+		w.by.woken()
 	}
 	s.waiters = nil
 	s.nWaiters.Store(0)

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 
@@ -30,11 +31,15 @@ func (t *Tensor) Release() {
 	}
 }
 
-// Wait returns when the tensor's data are there, or the operation that makes them has failed, or ctx ends.
-func (t *Tensor) Wait(ctx context.Context) error {
+// Wait returns when the tensor's data are there, or the operation that makes them has failed, or ctx ends. In lockstep it is for the goroutine
+// of the stream that makes the tensor.
+func (t *Tensor) Wait(ctx context.Context) error { return t.waitBy(ctx, nil) }
+
+// waitBy waits on behalf of a stream; nil = the one that makes the tensor.
+func (t *Tensor) waitBy(ctx context.Context, by *Stream) error {
 	for _, made := range []*task{t.producer, t.source} {
 		if made != nil {
-			if err := made.wait(ctx); err != nil {
+			if err := made.waitBy(ctx, cmp.Or(by, made.stream)); err != nil {
 				return err
 			}
 		}

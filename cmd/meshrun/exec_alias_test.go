@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,26 @@ func TestAnotherNameIsReadWhenTheDataAreThere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, []float64{1, 1, 2, 2}, ok(t, head+calls+`]}`).values(t, "y", 0, 0))
+		})
+	}
+}
+
+// A stream that waits for what another makes waits in its own turn: the other goes on meanwhile, and the output is always the same.
+func TestStreamsReadEachOther(t *testing.T) {
+	const gather = `{"op":"all_gather","in":"x","dim":0,"mesh_axis":1,"out":"y"}`
+	for name, streams := range map[string]string{
+		"while it sleeps": `[` + gather + `,{"op":"sleep","us":1000}],[{"op":"sleep","us":1},{"op":"read","in":"y","out":"v"}]`,
+		"under way":       `[` + gather + `,{"op":"add","in":["y","y"],"out":"z"},{"op":"fence"}],[{"op":"read","in":"y","out":"v"},{"op":"fence"}]`,
+		"to the host":     `[` + gather + `,{"op":"fence"}],[{"op":"device_to_host","in":"y","mesh_dims":[null,null],"out":"v"}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := strings.SplitN(streams, "],[", 2)
+			text := `{"mesh":[1,2],"tensors":{"x":{"shape":[2],"fill":{"per_device":[1,2]}}},"streams":[{"name":"s0","calls":` + calls[0] + `]},{"name":"s1","calls":[` + calls[1] + `}]}`
+			first := execute(text)
+			require.Equal(t, []float64{1, 1, 2, 2}, ok(t, text).values(t, "v", 0, 0))
+			for range 5 {
+				require.Equal(t, first.stdout, execute(text).stdout)
+			}
 		})
 	}
 }
