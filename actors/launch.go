@@ -151,7 +151,7 @@ func (t *task) promised() bool {
 func (d *device) safe(t *task) bool {
 	p := t.plan
 	for i, n := range p.Semaphores[:p.NumSemaphores] {
-		if !d.rt.cfg.Break.oneBank(n.Pool, n.Axis) && !d.reusable(n.Reuse, n.Axis, t.sems[i].lastUse) {
+		if !d.reusable(n.Reuse, n.Axis, t.sems[i].lastUse) && !d.rt.cfg.Break.oneBank(n.Pool, n.Axis) {
 			return false
 		}
 	}
@@ -338,7 +338,7 @@ func (d *device) tellIdle(idle []pools.Idle) {
 
 // finish answers a task that launches nothing.
 func (d *device) finish(t *task, err error) {
-	if d.askWhatIsIdle(err, func(err error) { d.finish(t, err) }) {
+	if err != nil && d.askWhatIsIdle(err, func(err error) { d.finish(t, err) }) {
 		return
 	}
 	d.journal(t)

@@ -128,6 +128,9 @@ func checkMatrix(field string, s messages.Shape) error {
 	return nil
 }
 
+// isRow reports whether a tensor is one row of n elements, whatever dims of 1 stand in front.
+func isRow(s messages.Shape, n int) bool { return s.Elements() == int64(n) && s.Dim(-1) == n }
+
 func checkEpsilon(epsilon float32) error {
 	if !(epsilon >= 0 && epsilon <= math.MaxFloat32) {
 		return fail("epsilon", epsilon, "is a number that is not negative")

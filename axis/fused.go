@@ -87,7 +87,7 @@ func planMatmulStridedReduceScatter(m Mesh, operation messages.Operation, in []m
 	}
 	out := product
 	out.Shape = product.Shape.With(3, product.Shape.Dim(3)/n)
-	if present(bias) && (bias.Shape.Elements() != int64(out.Shape.Dim(3)) || bias.Shape.Dim(-1) != out.Shape.Dim(3)) {
+	if present(bias) && !isRow(bias.Shape, out.Shape.Dim(3)) {
 		return fail("bias", bias.Shape, "is [.., 1, %d], the owner's part", out.Shape.Dim(3))
 	}
 	if present(residual) != present(gate) {
@@ -174,11 +174,10 @@ func convolution(x, weight, bias messages.Spec, kernel, stride, dilation [3]int,
 		return out, fail("weight", weight.Shape, "is [%d taps x %d channels of a group, out channels that divide by %d groups]", taps, channels/groups, groups)
 	}
 	outChannels := weight.Shape.Dim(1)
-	if present(bias) && (bias.Shape.Elements() != int64(outChannels) || bias.Shape.Dim(-1) != outChannels) {
+	if present(bias) && !isRow(bias.Shape, outChannels) {
 		return out, fail("bias", bias.Shape, "is [1, %d]", outChannels)
 	}
 	out.Shape = out.Shape.With(4, outChannels)
-	out.Memory = messages.DRAM
 	return out, nil
 }
 

@@ -281,7 +281,6 @@ func planHaloScatter(_ Mesh, operation messages.Operation, in []messages.Spec, p
 	p.Halo.Pad = pads
 	out := x
 	out.Shape = full
-	out.Memory = messages.DRAM
 	p.fresh(out)
 	p.InPlace = op.BorderOnly
 	return nil
