@@ -88,7 +88,7 @@ var (
 // Replicate gives every device the whole array.
 var Replicate = messages.Replicate
 
-// ShardOn cuts along dim over one mesh axis and replicates over the other.
+// ShardOn cuts along dim over one mesh axis, 0 or 1, and replicates over the other. It panics on another axis.
 func ShardOn(axis, dim int) Distribution { return messages.ShardOn(axis, dim) }
 
 // NewShape makes a shape, each dim at least 1.
@@ -169,6 +169,9 @@ func Open(ctx context.Context, c Config) (*Mesh, error) {
 	}
 	if c.NumLinks < 0 {
 		return nil, messages.Invalid("open", "num_links", c.NumLinks, "is at least 1")
+	}
+	if c.Queues < 0 {
+		return nil, messages.Invalid("open", "queues", c.Queues, "is at least 1")
 	}
 	if c.Preset == "" {
 		if err := c.Mesh.Validate(); err != nil {

@@ -89,17 +89,25 @@ func (s *Stream) ringAttention(ctx context.Context, op messages.Operation, q, k,
 
 // Add is a + b, with dims of 1 broadcast.
 func (s *Stream) Add(ctx context.Context, a, b *Tensor) (*Tensor, error) {
-	return s.one(ctx, messages.Binary{Fn: messages.Add}, a, b)
+	return s.two(ctx, messages.Add, a, b)
 }
 
 // Sub is a - b, with dims of 1 broadcast.
 func (s *Stream) Sub(ctx context.Context, a, b *Tensor) (*Tensor, error) {
-	return s.one(ctx, messages.Binary{Fn: messages.Sub}, a, b)
+	return s.two(ctx, messages.Sub, a, b)
 }
 
 // Mul is a * b, with dims of 1 broadcast.
 func (s *Stream) Mul(ctx context.Context, a, b *Tensor) (*Tensor, error) {
-	return s.one(ctx, messages.Binary{Fn: messages.Mul}, a, b)
+	return s.two(ctx, messages.Mul, a, b)
+}
+
+// two is a function of two tensors: without the second it would be one of a scalar.
+func (s *Stream) two(ctx context.Context, fn messages.BinaryKind, a, b *Tensor) (*Tensor, error) {
+	if b == nil {
+		return nil, messages.Invalid(fn.String(), "b", "absent", "is a tensor")
+	}
+	return s.one(ctx, messages.Binary{Fn: fn}, a, b)
 }
 
 // AddScalar is x + c.

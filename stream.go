@@ -97,8 +97,15 @@ func (s *Stream) Zeros(ctx context.Context, spec Spec) (*Tensor, error) {
 	return t, nil
 }
 
+// Wait is Tensor.Wait, on behalf of this stream: where streams take turns (Mesh.Together) it is this one's that is given away meanwhile, whichever
+// stream makes the tensor.
+func (s *Stream) Wait(ctx context.Context, t *Tensor) error { return s.s.Wait(ctx, &t.t) }
+
 // Read waits for the tensor and returns the shard of one device, in the tensor's dtype.
 func (s *Stream) Read(ctx context.Context, t *Tensor, at Coord) ([]byte, error) {
+	if t == nil {
+		return nil, messages.Invalid("read", "input", "absent", "is a tensor")
+	}
 	return s.s.Read(ctx, &t.t, at)
 }
 
@@ -140,7 +147,7 @@ type Call struct {
 func (s *Stream) Submit(ctx context.Context, c Call) ([]*Tensor, error) {
 	var in [messages.MaxInputs]*actors.Tensor
 	if len(c.In) > len(in) {
-		return nil, messages.Invalid(c.Op.Kind().String(), "inputs", len(c.In), "takes at most %d", len(in))
+		return nil, messages.Invalid("submit", "inputs", len(c.In), "takes at most %d", len(in))
 	}
 	for i, t := range c.In {
 		if t != nil {

@@ -25,14 +25,16 @@ func (s *Stream) Act(ctx context.Context, requests func() error) error {
 
 // Ended reports whether the operation that makes the tensor is over, and its error when it has failed. It never waits.
 func (t *Tensor) Ended() (bool, error) {
-	switch p := t.source(); {
-	case p == nil:
-		return true, nil
-	case p.captured():
-		return true, p.trace.notExecuted()
-	default:
-		return p.done(), p.failed()
+	for _, made := range t.makers() {
+		switch {
+		case made == nil:
+		case made.captured():
+			return true, made.trace.notExecuted()
+		case !made.done() || made.err != nil:
+			return made.done(), made.failed()
+		}
 	}
+	return true, nil
 }
 
 // AddRow puts a row of the caller's into the journal, behind those that are there.

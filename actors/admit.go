@@ -2,6 +2,7 @@ package actors
 
 import (
 	"errors"
+
 	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/messages"
 )

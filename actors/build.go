@@ -251,7 +251,7 @@ func (b *builder) more(d *device, t *task, in *inputs, topology uint32) devicecg
 		a := &b.neighborPad
 		*a = devicecgo.NeighborPad{OpHeader: header(devicecgo.OpNeighborPad, unsafe.Sizeof(*a)), Input: in.at(0), Output: in.output(0),
 			Semaphores: [2]devicecgo.Handle{t.neighbor(0), t.neighbor(1)}, Barrier: t.barrier(), Count: uint32(h.Count),
-			Mode: devicecgo.ABIPad(op.Mode == messages.PadReplicate), TFrontPad: uint32(op.TFrontPad)}
+			Mode: devicecgo.ABIPad(op.Mode), TFrontPad: uint32(op.TFrontPad)}
 		for i := range h.Count {
 			a.Dims[i], a.Axes[i], a.NumLinks[i] = uint32(h.Dims[i]), uint32(h.Axes[i]), uint32(h.NumLinks[i])
 			a.PadLeft[i], a.PadRight[i] = uint32(h.Pad[i][0]), uint32(h.Pad[i][1])
@@ -267,7 +267,7 @@ func (b *builder) more(d *device, t *task, in *inputs, topology uint32) devicecg
 		*a = devicecgo.NeighborPadHalo{OpHeader: header(devicecgo.OpNeighborPadHalo, unsafe.Sizeof(*a)), Input: in.at(0), Halo: t.buffer(halo, 0),
 			PaddedOutput: in.at(1), SemaphoreH: t.neighbor(0), SemaphoreW: t.neighbor(1), Barrier: t.barrier(),
 			AxisH: uint32(h.Axes[0]), PadHLeft: uint32(h.Pad[0][0]), PadHRight: uint32(h.Pad[0][1]), LinksH: uint32(h.NumLinks[0]),
-			Mode: devicecgo.ABIPad(op.Mode == messages.PadReplicate), InputPadH: uint32(op.InputPadH), InputPadW: uint32(op.InputPadW)}
+			Mode: devicecgo.ABIPad(op.Mode), InputPadH: uint32(op.InputPadH), InputPadW: uint32(op.InputPadW)}
 		if op.IntoPadded {
 			a.PaddedOutput = t.buffer(0, 0)
 		}
@@ -338,13 +338,13 @@ func (b *builder) more(d *device, t *task, in *inputs, topology uint32) devicecg
 		a := &b.conv3D
 		*a = devicecgo.Conv3D{OpHeader: header(devicecgo.OpConv3D, unsafe.Sizeof(*a)), Input: in.at(0), Weight: in.at(1), Bias: in.at(2), Halo: in.at(3),
 			Kernel: triple(op.Kernel, 0), Stride: triple(op.Stride, 1), Padding: triple(op.Padding, 0), Dilation: triple(op.Dilation, 1),
-			Groups: uint32(max(op.Groups, 1)), Mode: devicecgo.ABIPad(op.Mode == messages.PadReplicate)}
+			Groups: uint32(max(op.Groups, 1)), Mode: devicecgo.ABIPad(op.Mode)}
 		return a
 	case messages.NPConv3D:
 		a := &b.npConv3D
 		*a = devicecgo.NPConv3D{OpHeader: header(devicecgo.OpNPConv3D, unsafe.Sizeof(*a)), Input: in.at(0), Weight: in.at(1), Bias: in.at(2),
 			Halo: t.buffer(0, 0), SemaphoreH: t.neighbor(0), SemaphoreW: t.neighbor(1), Barrier: t.semaphore(messages.PoolBarrierFused),
-			AxisH: uint32(op.Axes[0]), AxisW: uint32(op.Axes[1]), Links: uint32(p.NumLinks), Mode: devicecgo.ABIPad(op.Mode == messages.PadReplicate),
+			AxisH: uint32(op.Axes[0]), AxisW: uint32(op.Axes[1]), Links: uint32(p.NumLinks), Mode: devicecgo.ABIPad(op.Mode),
 			Kernel: triple(op.Kernel, 0), Stride: triple(op.Stride, 1), Padding: triple(op.Padding, 0), Dilation: triple(op.Dilation, 1),
 			Groups: uint32(max(op.Groups, 1))}
 		a.Present |= devicecgo.HasW

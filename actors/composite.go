@@ -71,10 +71,18 @@ func (s *Stream) DeviceToHost(ctx context.Context, x *Tensor, meshDims [2]int, p
 	return data, spec, err
 }
 
-// checkGathers works all the gathers out before the first is submitted, so that a wrong one changes nothing.
-func (s *Stream) checkGathers(x *Tensor, meshDims [2]int, persistent bool) error {
+// absent refuses a tensor that is none.
+func absent(x *Tensor) error {
 	if x == nil || x.mem == nil {
 		return messages.Invalid("", "input", "absent", "is a tensor")
+	}
+	return nil
+}
+
+// checkGathers works all the gathers out before the first is submitted, so that a wrong one changes nothing.
+func (s *Stream) checkGathers(x *Tensor, meshDims [2]int, persistent bool) error {
+	if err := absent(x); err != nil {
+		return err
 	}
 	spec := x.spec
 	spec.Layout = messages.Tile
@@ -130,8 +138,8 @@ func (s *Stream) NeighborPadHaloScatter(ctx context.Context, x *Tensor, c HaloSc
 
 // checkHaloScatter works both launches out before the first is submitted, so that a wrong one changes nothing.
 func (s *Stream) checkHaloScatter(x *Tensor, op messages.NeighborPadHalo, scatter messages.HaloScatter) error {
-	if x == nil || x.mem == nil {
-		return messages.Invalid("", "input", "absent", "is a tensor")
+	if err := absent(x); err != nil {
+		return err
 	}
 	plan, err := axis.Make(s.rt.mesh, op, []messages.Spec{x.spec})
 	if err != nil {

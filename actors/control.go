@@ -166,10 +166,7 @@ func (s *Stream) Lease(ctx context.Context, op messages.GetSemaphores, step stri
 	l := &Lease{pool: op.Pool, axis: op.MeshAxis}
 	l.mem.rt = s.rt
 	l.mem.refs.Store(2) // the caller's and the task's
-	if step == "" {
-		step = axis.OpName(op)
-	}
-	t, err := s.enqueue(ctx, &task{stream: s, plan: plan, lease: l}, step)
+	t, err := s.enqueue(ctx, &task{stream: s, plan: plan, lease: l}, cmp.Or(step, axis.OpName(op)))
 	if err != nil {
 		return nil, err
 	}

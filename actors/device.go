@@ -105,6 +105,8 @@ func (d *device) Receive(ctx actor.Context) {
 	case *actor.Started:
 		d.start(ctx)
 	case *actor.Stopping, *actor.Stopped:
+		why := fmt.Errorf("%w: device", messages.ErrActorStopped)
+		d.rt.broken.CompareAndSwap(nil, &why)
 		d.end()
 	case *actor.Terminated:
 		d.terminated(m.Who)
@@ -455,6 +457,7 @@ func (d *device) end() error {
 	d.fail(why)
 	d.flushAnswers()
 	close(d.rt.gone)
+	d.rt.abandon(why) // what has been sent and has not come here is lost
 	d.rt.thread.SetTimer(nil)
 	return d.dev.Close()
 }

@@ -128,7 +128,7 @@ func (d *device) describe(row *messages.Row, args devicecgo.Args) {
 		return d.names[h].name
 	}
 	padding := func(mode uint32) string {
-		if mode == devicecgo.ABIPad(true) {
+		if mode == devicecgo.ABIPad(messages.PadReplicate) {
 			return messages.PadReplicate.String()
 		}
 		return messages.PadZeros.String()

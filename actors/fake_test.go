@@ -2,6 +2,7 @@ package actors
 
 import (
 	"fmt"
+	"reflect"
 	"sync"
 
 	"github.com/meshrun/meshrun/devicecgo"
@@ -292,56 +293,16 @@ func (f *fakeDevice) Launch(args devicecgo.Args) error {
 		}
 		f.launches++
 	}
-	var copied any
-	switch a := args.(type) {
-	case *devicecgo.AllGather:
-		if a.Output == 0 {
-			a.Output = f.fresh("tensor", messages.Spec{})
-		}
-		copied = *a
-	case *devicecgo.ReduceScatter:
-		if a.Output == 0 {
-			a.Output = f.fresh("tensor", messages.Spec{})
-		}
-		copied = *a
-	case *devicecgo.FusedDistributedNorm:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	case *devicecgo.RingJointSDPA:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	case *devicecgo.Activation:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	case *devicecgo.Binary:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	case *devicecgo.NeighborPad:
-		if a.Output == 0 {
-			a.Output = f.fresh("tensor", messages.Spec{})
-		}
-		copied = *a
-	case *devicecgo.MatmulStridedReduceScatter:
-		if a.Output == 0 {
-			a.Output = f.fresh("tensor", messages.Spec{})
-		}
-		copied = *a
-	case *devicecgo.SliceReshard:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	case *devicecgo.StridedAllGatherMatmul:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	case *devicecgo.NPConv3D:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	case *devicecgo.Convert:
-		a.Output = f.fresh("tensor", messages.Spec{})
-		copied = *a
-	default:
+	// Results that nobody has named are allocated, as a driver does.
+	v := reflect.ValueOf(args).Elem()
+	out := v.FieldByName("Output")
+	if !out.IsValid() {
 		return fmt.Errorf("%w: fake: %T", messages.ErrUnsupported, args)
 	}
-	e := entry{kind: "launch", args: copied, launch: h.Launch, stream: h.Stream}
+	if out.IsZero() {
+		out.Set(reflect.ValueOf(f.fresh("tensor", messages.Spec{})))
+	}
+	e := entry{kind: "launch", args: v.Interface(), launch: h.Launch, stream: h.Stream}
 	if f.capturing != 0 {
 		f.traces[f.capturing] = append(f.traces[f.capturing], e)
 	} else {

@@ -174,7 +174,7 @@ type draws struct {
 // conflict is the first bank that the launch must not use yet.
 func (u draws) conflict(j *pools.Joins, lastUse func(*bank) uint64) *bank {
 	for i, n := range u.plan.Semaphores[:u.plan.NumSemaphores] {
-		if !u.free.oneBank(n.Pool, n.Axis) && !reusable(j, n.Reuse, n.Axis, lastUse(u.sems[i])) {
+		if !reusable(j, n.Reuse, n.Axis, lastUse(u.sems[i])) && !u.free.oneBank(n.Pool, n.Axis) {
 			return u.sems[i]
 		}
 	}
@@ -396,7 +396,7 @@ func (d *device) tellIdle(idle []pools.Idle) {
 
 // finish answers a task that launches nothing.
 func (d *device) finish(t *task, err error) {
-	if d.askWhatIsIdle(err, func(err error) { d.finish(t, err) }) {
+	if err != nil && d.askWhatIsIdle(err, func(err error) { d.finish(t, err) }) {
 		return
 	}
 	d.journal(t)

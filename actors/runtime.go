@@ -96,6 +96,9 @@ func Start(ctx context.Context, cfg Config) (*Runtime, error) {
 			*l.value = l.def
 		}
 	}
+	if cfg.Policy > messages.Rotate {
+		return nil, messages.Invalid("open", "policy", cfg.Policy, "is hold or rotate")
+	}
 	r := &Runtime{cfg: cfg, thread: devicecgo.NewThread(), streams: map[string]*Stream{}, gone: make(chan struct{}), closed: make(chan struct{}), log: cfg.Logger}
 	if r.log == nil {
 		r.log = zap.NewNop()
@@ -164,6 +167,9 @@ func (r *Runtime) Stream(name string) (*Stream, error) {
 	if r.closing {
 		return nil, messages.ErrClosed
 	}
+	if why := r.broken.Load(); why != nil {
+		return nil, fmt.Errorf("stream: %w", *why)
+	}
 	r.nStreams++
 	if name == "" {
 		name = "stream" + strconv.Itoa(int(r.nStreams))
@@ -182,6 +188,19 @@ func (r *Runtime) Stream(name string) (*Stream, error) {
 	r.streams[name] = s
 	r.root.Send(r.device, &streamOpened{s})
 	return s, nil
+}
+
+// abandon answers what waits on any stream: the device actor is gone. A stream that comes later finds the mesh broken.
+func (r *Runtime) abandon(why error) {
+	r.mu.Lock()
+	streams := make([]*Stream, 0, len(r.streams))
+	for _, s := range r.streams {
+		streams = append(streams, s)
+	}
+	r.mu.Unlock()
+	for _, s := range streams {
+		s.abandon(why)
+	}
 }
 
 // forget frees the name of a closed stream; its actor ends when everything is answered.

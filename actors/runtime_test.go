@@ -722,3 +722,39 @@ func TestDispatchedPlansAreTheRules(t *testing.T) {
 	assert.EqualValues(t, 3, a.NumWorkersPerLink)
 	assert.Equal(t, messages.ShapeOf(1, 2560, 128), y.Spec().Shape)
 }
+
+// Without its device actor a mesh answers everything that it is asked, at once: what is under way, and what comes later on streams of then
+// and of before.
+func TestWhatComesBehindTheDeviceActorIsAnswered(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end  func(*Runtime, *fakeDevice) error
+		kind error
+	}{
+		"killed":   {func(r *Runtime, _ *fakeDevice) error { return r.Kill("device") }, messages.ErrActorStopped},
+		"panicked": {func(_ *Runtime, f *fakeDevice) error { return nil }, messages.ErrInternal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(1, 4)
+			if tt.kind == messages.ErrInternal {
+				f.panicOn = 1
+			}
+			r := start(t, f, nil)
+			s := stream(t, r, "s")
+			x := upload(t, s, 1, 1, 32, 64)
+			require.NoError(t, tt.end(r, f))
+			ctx := limited(t)
+			for range 3 {
+				if y, err := submit(s, gather, x); err != nil {
+					require.ErrorIs(t, err, tt.kind)
+				} else {
+					require.ErrorIs(t, y.Wait(ctx), tt.kind)
+				}
+				require.ErrorIs(t, s.Fence(ctx), tt.kind)
+				_, err := s.Read(ctx, x, messages.Coord{})
+				require.ErrorIs(t, err, tt.kind)
+			}
+			_, err := r.Stream("late")
+			require.ErrorIs(t, err, tt.kind)
+		})
+	}
+}

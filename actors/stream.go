@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,7 @@ type planned struct {
 type waiter struct {
 	task *task
 	done chan struct{}
+	by   *Stream // whose goroutine waits
 }
 
 func newStream(r *Runtime, name string, id uint32) *Stream {
@@ -76,6 +78,9 @@ type Call struct {
 // come later. An operation that breaks a rule is refused and changes nothing. It waits only where the stream's queue is full.
 // It returns how many results there are.
 func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error) {
+	if c.Op == nil {
+		return 0, messages.Invalid("submit", "op", "nil", "is an operation")
+	}
 	if s.rt.turns != nil {
 		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
 			return 0, err
@@ -123,7 +128,7 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 		// The reference taken above becomes the result's.
 		in := c.In[0]
 		out[0].spec = aliasSpec(in, plan)
-		out[0].mem, out[0].part, out[0].producer = in.mem, in.part, in.producer
+		out[0].mem, out[0].part, out[0].producer, out[0].source = in.mem, in.part, in.producer, in.source
 		for _, t := range c.In[1:] {
 			if t != nil {
 				t.mem.unref()
@@ -236,6 +241,9 @@ func (s *Stream) result(t *task, out *Tensor, i int) {
 		}
 		out.spec = aliasSpec(in, t.plan)
 		out.mem, out.part = in.mem, in.part
+		if t.plan.Alias {
+			out.source = cmp.Or(in.source, in.producer)
+		}
 		return // the task needs no reference of its own to it: it has one to the input
 	}
 	if o.Buffer != axis.Fresh && i > 0 && t.plan.Outputs[i-1].Buffer == o.Buffer {
@@ -348,14 +356,8 @@ func (s *Stream) woken() {
 }
 
 // await waits for a task of this stream, which any goroutine may do.
-func (s *Stream) await(ctx context.Context, t *task) error {
-	if s.rt.turns != nil {
-		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
-			return err
-		}
-		defer s.rt.turns.leave(s.seat)
-	}
-	w := waiter{t, make(chan struct{})}
+func (s *Stream) await(ctx context.Context, t *task, by *Stream) error {
+	w := waiter{t, make(chan struct{}), by}
 	s.mu.Lock()
 	if s.dead != nil {
 		t.answer(s.dead)
@@ -369,7 +371,7 @@ func (s *Stream) await(ctx context.Context, t *task) error {
 		s.drop(w)
 		return nil
 	}
-	if err := s.sleep(ctx, w.done); err != nil {
+	if err := by.sleep(ctx, w.done); err != nil {
 		s.drop(w)
 		return err
 	}
@@ -400,7 +402,7 @@ func (s *Stream) wake() {
 		if w.task.done() {
 			close(w.done)
 			s.nWaiters.Add(-1)
-			s.woken()
+			w.by.woken()
 		} else {
 			kept = append(kept, w)
 		}
@@ -420,8 +422,8 @@ func (s *Stream) Write(ctx context.Context, spec devicecgo.TensorSpec, dist mess
 	if spec.Shape.Rank() == 0 || spec.DType == messages.DTypeUnset {
 		return messages.Invalid("write", "spec", spec.Spec, "has a shape and a dtype")
 	}
-	if spec.DType == messages.BFloat8B && spec.Layout == messages.RowMajor {
-		return messages.Invalid("write", "layout", spec.Layout, "is tile where the dtype is %s, which shares exponents within tiles", spec.DType)
+	if err := axis.CheckStorage("write", spec.Spec); err != nil {
+		return err
 	}
 	if s.rt.turns != nil {
 		if err := s.rt.turns.enter(ctx, s.seat); err != nil {
@@ -489,7 +491,7 @@ func (s *Stream) enqueue(ctx context.Context, t *task, step string) (*task, erro
 		}
 	}
 	if t.write != nil {
-		if p := t.write.into.source(); p != nil && !p.captured() { // a result of a trace has its memory though it holds nothing
+		if p := t.write.into.maker(); p != nil && !p.captured() { // a result of a trace has its memory though it holds nothing
 			t.sources = []*task{p}
 		}
 		t.write.into.mem.latest.Store(t)
@@ -509,11 +511,17 @@ func (s *Stream) Read(ctx context.Context, t *Tensor, at messages.Coord) ([]byte
 	return s.read(ctx, t, at, nil)
 }
 
+// Wait is Tensor.Wait for a tensor of any stream, by the goroutine of this one.
+func (s *Stream) Wait(ctx context.Context, t *Tensor) error { return t.waitBy(ctx, s) }
+
 func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *messages.Row) ([]byte, error) {
 	if at.Row < 0 || at.Col < 0 || at.Row >= s.rt.mesh.Shape.Rows || at.Col >= s.rt.mesh.Shape.Cols {
 		return nil, messages.Invalid("read", "device", at, "lies on the mesh %s", s.rt.mesh.Shape)
 	}
-	if t == nil || t.mem == nil || t.mem.rt != s.rt || !hold(t) {
+	if t == nil || t.mem == nil || t.mem.rt != s.rt {
+		return nil, messages.Invalid("read", "input", 0, "is a tensor of this mesh")
+	}
+	if !hold(t) {
 		return nil, fmt.Errorf("read: %w", messages.ErrReleased)
 	}
 	defer t.mem.unref()
@@ -521,7 +529,7 @@ func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *me
 	err := s.notCapturing("read")
 	s.mu.Unlock()
 	if err == nil {
-		err = t.Wait(ctx)
+		err = t.waitBy(ctx, s)
 	}
 	if err != nil {
 		return nil, err
@@ -542,12 +550,17 @@ func (s *Stream) Sleep(ctx context.Context, ns uint64) error {
 	return s.rt.turns.sleep(ctx, s.seat, ns)
 }
 
-// Close ends the stream: what it has submitted goes on, nothing more is accepted. In lockstep its seat is given up.
+// Close ends the stream: what it has submitted goes on, nothing more is accepted. In lockstep its seat is given up, in its turn: what the
+// device actor does about it must not fall into the act of another stream.
 func (s *Stream) Close() {
+	if s.rt.turns != nil {
+		_ = s.rt.turns.enter(context.Background(), s.seat) // fails when the mesh closes: then nobody acts
+	}
 	s.abandonTrace()
 	s.shut(fmt.Errorf("stream %s: %w", s.name, messages.ErrClosed))
 	s.rt.forget(s)
 	if s.rt.turns != nil {
+		s.rt.turns.settle()
 		s.rt.turns.end(s.seat)
 	}
 }
@@ -579,7 +592,7 @@ func (s *Stream) abandon(why error) {
 	for _, w := range s.waiters {
 		w.task.answer(why)
 		close(w.done)
-		s.woken()
+		w.by.woken()
 	}
 	s.waiters = nil
 	s.nWaiters.Store(0)

@@ -87,13 +87,23 @@ func (t *task) name() string {
 	return axis.OpName(t.plan.Op)
 }
 
-// wait blocks the caller until the task is answered.
-func (t *task) wait(ctx context.Context) error {
+// wait blocks the goroutine of the task's stream until the task is answered.
+func (t *task) wait(ctx context.Context) error { return t.waitBy(ctx, t.stream) }
+
+// waitBy blocks the goroutine of a stream until the task, of any stream, is answered. In lockstep whether it is answered by now is asked in that
+// stream's turn, or it would be a matter of luck.
+func (t *task) waitBy(ctx context.Context, by *Stream) error {
 	if t.captured() {
 		return t.trace.notExecuted()
 	}
+	if turns := by.rt.turns; turns != nil {
+		if err := turns.enter(ctx, by.seat); err != nil {
+			return err
+		}
+		defer turns.leave(by.seat)
+	}
 	if !t.done() {
-		if err := t.stream.await(ctx, t); err != nil {
+		if err := t.stream.await(ctx, t, by); err != nil {
 			return err
 		}
 	}

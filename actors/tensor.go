@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 
@@ -15,6 +16,7 @@ type Tensor struct {
 	mem      *memory
 	part     int
 	producer *task // nil when nothing has to be waited for
+	source   *task // of another name of a tensor, where naming it is a task: what makes the data
 	released atomic.Bool
 	own      memory // what mem points to, unless the tensor names the memory of another
 }
@@ -29,28 +31,38 @@ func (t *Tensor) Release() {
 	}
 }
 
-// Wait returns when the tensor's data are there, or the operation that makes them has failed, or ctx ends.
-func (t *Tensor) Wait(ctx context.Context) error {
-	if p := t.source(); p != nil {
-		return p.wait(ctx)
+// Wait returns when the tensor's data are there, or the operation that makes them has failed, or ctx ends. In lockstep it is for the goroutine
+// of the stream that makes the tensor.
+func (t *Tensor) Wait(ctx context.Context) error { return t.waitBy(ctx, nil) }
+
+// waitBy waits on behalf of a stream; nil = the one that makes the tensor.
+func (t *Tensor) waitBy(ctx context.Context, by *Stream) error {
+	for _, made := range t.makers() {
+		if made != nil {
+			if err := made.waitBy(ctx, cmp.Or(by, made.stream)); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// source is the task that makes what the tensor holds, as far as has been submitted: the last replay of a trace or write into its memory, else the
-// operation whose result it is. Nil when nothing has to be waited for.
-func (t *Tensor) source() *task {
-	p := t.producer
+// makers are the tasks that make what the tensor holds, as far as has been submitted: the last replay of a trace or write into its memory, else the
+// operation whose result it is and, where that passed its input through, the one that made the input.
+func (t *Tensor) makers() [2]*task {
 	if t.mem != nil {
 		if w := t.mem.latest.Load(); w != nil {
-			return w
+			return [2]*task{w}
 		}
 	}
-	if p != nil && p.captured() && p.plan.Alias {
-		return p.in[0].source()
+	if p := t.producer; p != nil && p.captured() && p.plan.Alias {
+		return p.in[0].makers()
 	}
-	return p
+	return [2]*task{t.producer, t.source}
 }
+
+// maker is the first of the makers; nil when nothing has to be waited for.
+func (t *Tensor) maker() *task { return t.makers()[0] }
 
 // memory is what one result lives in: memory of its own or a bank of a buffer pool. It is counted: each handle of a caller and
 // each task that has no ticket yet holds one reference. Tickets are launched in order, so what is free for a later ticket is known as soon as

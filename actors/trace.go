@@ -193,7 +193,7 @@ func (s *Stream) turnCapture(t *task) error {
 			return err
 		}
 		for _, in := range tr.inputs {
-			if p := in.source(); p != nil {
+			if p := in.maker(); p != nil {
 				t.sources = append(t.sources, p)
 			}
 		}
@@ -221,7 +221,7 @@ func (t *task) resolve() error {
 		if in == nil {
 			continue
 		}
-		p := in.source()
+		p := in.maker()
 		if p != nil && p.captured() && p.trace != t.trace {
 			return fmt.Errorf("%s: input %d: %w", t.name(), i, p.trace.notExecuted())
 		}

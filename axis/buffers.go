@@ -11,7 +11,7 @@ func BufferParts(m Mesh, key messages.BufferKey) (messages.BufferKey, []messages
 		err = checkParts(parts)
 	}
 	for i := 0; err == nil && i < len(parts); i++ {
-		err = checkBlocks("buffer layout", parts[i].Spec)
+		err = checkStorage("buffer layout", parts[i].Spec)
 	}
 	return key, parts, err
 }

@@ -2,6 +2,7 @@ package axis
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/meshrun/meshrun/messages"
 )
@@ -86,8 +87,25 @@ func checkBroadcast(field string, a, b messages.Shape) error {
 	return nil
 }
 
-// checkBlocks says that bfloat8_b, whose exponents are shared within tiles, is in tile layout.
-func checkBlocks(field string, s messages.Spec) error {
+// CheckStorage says that a dtype, a layout and a memory exist and go together: bfloat8_b, whose exponents are shared within tiles, is in tile layout.
+func CheckStorage(op string, s messages.Spec) error {
+	err := checkStorage("layout", s)
+	if inv, ok := err.(*messages.InvalidError); ok {
+		inv.Op = op
+	}
+	return err
+}
+
+func checkStorage(field string, s messages.Spec) error {
+	if !s.DType.Known() {
+		return fail("dtype", s.DType, "is a dtype of the runtime")
+	}
+	if !s.Layout.Known() {
+		return fail(field, s.Layout, "is tile or row_major")
+	}
+	if !s.Memory.Known() {
+		return fail("memory", s.Memory, "is dram or l1")
+	}
 	if s.DType == messages.BFloat8B && s.Layout == messages.RowMajor {
 		return fail(field, s.Layout, "is tile where the dtype is %s, which shares exponents within tiles", s.DType)
 	}
@@ -106,6 +124,30 @@ func checkWholeBlocks(s messages.Spec, dim int) error {
 func checkMatrix(field string, s messages.Shape) error {
 	if s.Elements() != int64(s.Dim(-1))*int64(s.Dim(-2)) {
 		return fail(field, s, "is one matrix [K, N]")
+	}
+	return nil
+}
+
+// isRow reports whether a tensor is one row of n elements, whatever dims of 1 stand in front.
+func isRow(s messages.Shape, n int) bool { return s.Elements() == int64(n) && s.Dim(-1) == n }
+
+func checkEpsilon(epsilon float32) error {
+	if !(epsilon >= 0 && epsilon <= math.MaxFloat32) {
+		return fail("epsilon", epsilon, "is a number that is not negative")
+	}
+	return nil
+}
+
+func checkActivation(fn messages.ActivationKind) error {
+	if fn > messages.Tanh {
+		return fail("activation", fn, "is none, gelu, gelu_tanh, silu, relu, sigmoid or tanh")
+	}
+	return nil
+}
+
+func checkPaddingMode(mode messages.PaddingMode) error {
+	if mode > messages.PadReplicate {
+		return fail("padding_mode", mode, "is zeros or replicate")
 	}
 	return nil
 }

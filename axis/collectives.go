@@ -158,8 +158,8 @@ func planFusedNorm(m Mesh, operation messages.Operation, in []messages.Spec, p *
 	if x.Shape.Dim(1) != 1 {
 		return fail("input", x.Shape, "is [B, 1, N, W]")
 	}
-	if op.Epsilon < 0 {
-		return fail("epsilon", op.Epsilon, "is not negative")
+	if err := checkEpsilon(op.Epsilon); err != nil {
+		return err
 	}
 	if err := checkAffine(x, weight, bias); err != nil {
 		return err
@@ -170,7 +170,6 @@ func planFusedNorm(m Mesh, operation messages.Operation, in []messages.Spec, p *
 		return fail("num_heads", op.NumHeads, "is positive and divides the width %d", width)
 	}
 	out := x
-	out.Memory = messages.DRAM
 	out.Shape = messages.ShapeOf(x.Shape.Dim(0), heads, x.Shape.Dim(2), width/heads)
 	if present(cos) != present(sin) {
 		return fail("rope", "one of cos and sin", "is both or none")
@@ -237,9 +236,7 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 	if op.logicalN < 0 || op.logicalN > total {
 		return fail("logical_n", op.logicalN, "is 0 (all) to %d, the rows of the whole sequence", total)
 	}
-	out := q
-	out.Memory = messages.DRAM
-	p.fresh(out)
+	p.fresh(q)
 	if present(jq) {
 		want := q.Shape.With(2, jq.Shape.Dim(-2))
 		for i, t := range []messages.Spec{jq, jk, jv} {
@@ -247,9 +244,7 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 				return err
 			}
 		}
-		jout := jq
-		jout.Memory = messages.DRAM
-		p.fresh(jout)
+		p.fresh(jq)
 	}
 	p.Axis = op.axis
 	p.Dim = 2
@@ -258,10 +253,10 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 		return nil // nothing travels: plain attention, nothing is drawn
 	}
 	p.Joins[op.axis] = JoinsLine
-	for _, role := range []messages.Role{messages.RoleK, messages.RoleV} {
-		t := k
-		if role == messages.RoleV {
-			t = v
+	for i, role := range []messages.Role{messages.RoleK, messages.RoleV} {
+		t := in[1+i]
+		if t.Layout != messages.Tile {
+			return fail([]string{"k layout", "v layout"}[i], t.Layout, "is tile: it is gathered into a persistent buffer")
 		}
 		key, parts, err := BufferParts(m, messages.BufferKey{Kind: messages.BufferAG, Shape: t.Shape, Dim: 2, Axis: op.axis, DType: t.DType, Role: role})
 		if err != nil {
@@ -296,7 +291,6 @@ func planSliceReshard(m Mesh, operation messages.Operation, in []messages.Spec, 
 		return fail("output_dim_shape", op.Size, "is positive and divides by the length %d of axis %d", n, op.MeshAxis)
 	}
 	out := x
-	out.Memory = messages.DRAM
 	out.Shape = x.Shape.With(0, op.Size/n)
 	p.fresh(out)
 	p.Axis = op.MeshAxis
@@ -334,9 +328,7 @@ func planPointToPoint(m Mesh, operation messages.Operation, in []messages.Spec, 
 		}
 		axis, receivers[pair.To], senders[pair.From] = a, true, true
 	}
-	out := in[0]
-	out.Memory = messages.DRAM
-	p.fresh(out)
+	p.fresh(in[0])
 	p.Axis = axis
 	p.NumLinks, p.Topology, p.Joins[axis] = m.NumLinks, m.Topology[axis], JoinsLine
 	p.need(messages.PoolSR, axis, Guarded)

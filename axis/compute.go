@@ -7,6 +7,9 @@ import (
 func planMatmul(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.Matmul)
 	a, w, bias := in[0], in[1], in[2]
+	if err := checkActivation(op.Activation); err != nil {
+		return err
+	}
 	if err := checkFloats([]string{"input", "weight", "bias"}, in); err != nil {
 		return err
 	}
@@ -27,7 +30,6 @@ func planMatmul(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pla
 		return fail("weight", w.Shape, "has leading dims that broadcast to those of the input %s", a.Shape)
 	}
 	out := a
-	out.Memory = messages.DRAM
 	out.Shape = a.Shape.With(a.Shape.Rank()-1, n)
 	if op.DType != messages.DTypeUnset {
 		out.DType = op.DType
@@ -36,7 +38,7 @@ func planMatmul(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pla
 		return err
 	}
 	if present(bias) {
-		if bias.Shape.Elements() != int64(n) || bias.Shape.Dim(-1) != n {
+		if !isRow(bias.Shape, n) {
 			return fail("bias", bias.Shape, "is [.., 1, %d]", n)
 		}
 	}
@@ -70,13 +72,12 @@ func planNorm(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan)
 	if err := checkRank("input", x.Shape, 1, messages.MaxRank); err != nil {
 		return err
 	}
-	if op.Epsilon < 0 {
-		return fail("epsilon", op.Epsilon, "is not negative")
+	if err := checkEpsilon(op.Epsilon); err != nil {
+		return err
 	}
 	if err := checkAffine(x, weight, bias); err != nil {
 		return err
 	}
-	x.Memory = messages.DRAM
 	p.fresh(x)
 	return nil
 }
@@ -106,7 +107,6 @@ func planRope(_ Mesh, _ messages.Operation, in []messages.Spec, p *Plan) error {
 			return err
 		}
 	}
-	x.Memory = messages.DRAM
 	p.fresh(x)
 	return nil
 }
@@ -135,7 +135,6 @@ func planSDPA(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan)
 	if op.LogicalN < 0 || op.LogicalN > k.Shape.Dim(2) {
 		return fail("logical_n", op.LogicalN, "is 0 (all) to %d, the rows of k", k.Shape.Dim(2))
 	}
-	q.Memory = messages.DRAM
 	p.fresh(q)
 	return nil
 }
@@ -150,8 +149,10 @@ func planBinary(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pla
 		return err
 	}
 	out := a
-	out.Memory = messages.DRAM
 	if present(b) {
+		if op.Scalar != 0 {
+			return fail("scalar", op.Scalar, "stands where there is no b")
+		}
 		shape, ok := broadcast(a.Shape, b.Shape)
 		if !ok {
 			return fail("b", b.Shape, "broadcasts with a, %s: each dim, from the last, is equal or 1", a.Shape)
@@ -171,9 +172,7 @@ func planAddcmul(_ Mesh, _ messages.Operation, in []messages.Spec, p *Plan) erro
 			return err
 		}
 	}
-	out := in[0]
-	out.Memory = messages.DRAM
-	p.fresh(out)
+	p.fresh(in[0])
 	return nil
 }
 
@@ -185,8 +184,6 @@ func planActivation(_ Mesh, operation messages.Operation, in []messages.Spec, p 
 	if err := checkFloat("input", in[0]); err != nil {
 		return err
 	}
-	out := in[0]
-	out.Memory = messages.DRAM
-	p.fresh(out)
+	p.fresh(in[0])
 	return nil
 }

@@ -30,6 +30,9 @@ func planStridedAllGatherMatmul(m Mesh, operation messages.Operation, in []messa
 	if err := checkRank("input", x.Shape, 4, 4); err != nil {
 		return err
 	}
+	if x.Layout != messages.Tile {
+		return fail("input layout", x.Layout, "is tile: it is gathered into a persistent buffer")
+	}
 	gathered := x
 	gathered.Shape = x.Shape.With(3, x.Shape.Dim(3)*n)
 	if err := planMatmul(m, messages.Matmul{Activation: op.Activation}, []messages.Spec{gathered, weight, in[2]}, p); err != nil {
@@ -65,6 +68,9 @@ func planMatmulStridedReduceScatter(m Mesh, operation messages.Operation, in []m
 		return &messages.InvalidError{Field: "topology", Value: m.Topology[op.MeshAxis].String(), Rule: describe("is ring on axis %d: the fused scatter runs on rings only", op.MeshAxis),
 			Hint: "use matmul, then reduce_scatter"}
 	}
+	if op.UsePersistentBuffer && x.Layout != messages.Tile {
+		return fail("input layout", x.Layout, "is tile where a persistent buffer is used")
+	}
 	if err := checkRank("input", x.Shape, 4, 4); err != nil {
 		return err
 	}
@@ -81,7 +87,7 @@ func planMatmulStridedReduceScatter(m Mesh, operation messages.Operation, in []m
 	}
 	out := product
 	out.Shape = product.Shape.With(3, product.Shape.Dim(3)/n)
-	if present(bias) && (bias.Shape.Elements() != int64(out.Shape.Dim(3)) || bias.Shape.Dim(-1) != out.Shape.Dim(3)) {
+	if present(bias) && !isRow(bias.Shape, out.Shape.Dim(3)) {
 		return fail("bias", bias.Shape, "is [.., 1, %d], the owner's part", out.Shape.Dim(3))
 	}
 	if present(residual) != present(gate) {
@@ -168,11 +174,10 @@ func convolution(x, weight, bias messages.Spec, kernel, stride, dilation [3]int,
 		return out, fail("weight", weight.Shape, "is [%d taps x %d channels of a group, out channels that divide by %d groups]", taps, channels/groups, groups)
 	}
 	outChannels := weight.Shape.Dim(1)
-	if present(bias) && (bias.Shape.Elements() != int64(outChannels) || bias.Shape.Dim(-1) != outChannels) {
+	if present(bias) && !isRow(bias.Shape, outChannels) {
 		return out, fail("bias", bias.Shape, "is [1, %d]", outChannels)
 	}
 	out.Shape = out.Shape.With(4, outChannels)
-	out.Memory = messages.DRAM
 	return out, nil
 }
 
@@ -186,6 +191,9 @@ func ones(v [3]int) [3]int {
 
 func planConv3D(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.Conv3D)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x, weight, bias, halo := in[0], in[1], in[2], in[3]
 	out, err := convolution(x, weight, bias, op.Kernel, ones(op.Stride), ones(op.Dilation), max(op.Groups, 1), op.Padding)
 	if err != nil {
@@ -206,6 +214,9 @@ func planConv3D(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pla
 
 func planNPConv3D(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.NPConv3D)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x, weight, bias := in[0], in[1], in[2]
 	out, err := convolution(x, weight, bias, op.Kernel, ones(op.Stride), ones(op.Dilation), max(op.Groups, 1), op.Padding)
 	if err != nil {

@@ -30,17 +30,17 @@ func planGroupNorm(_ Mesh, operation messages.Operation, in []messages.Spec, p *
 	if err := grouped(x, op.Groups); err != nil {
 		return err
 	}
-	if !(op.Epsilon >= 0) {
-		return fail("epsilon", op.Epsilon, "is not negative")
+	if err := checkEpsilon(op.Epsilon); err != nil {
+		return err
 	}
-	if op.Activation > messages.Tanh {
-		return fail("activation", op.Activation, "is none, gelu, gelu_tanh, silu, relu, sigmoid or tanh")
+	if err := checkActivation(op.Activation); err != nil {
+		return err
 	}
 	if err := checkFloats([]string{"weight", "bias"}, in[1:3]); err != nil {
 		return err
 	}
 	for i, t := range []messages.Spec{weight, bias} {
-		if channels := x.Shape.Dim(-1); present(t) && (t.Shape.Elements() != int64(channels) || t.Shape.Dim(-1) != channels) {
+		if channels := x.Shape.Dim(-1); present(t) && !isRow(t.Shape, channels) {
 			return fail([]string{"weight", "bias"}[i], t.Shape, "is [.., %d]", channels)
 		}
 	}
@@ -50,7 +50,6 @@ func planGroupNorm(_ Mesh, operation messages.Operation, in []messages.Spec, p *
 			return fail("stats", describe("%s %s", stats.Shape, stats.DType), "is [parts, 1, %d, %d] float32", n, values)
 		}
 	}
-	x.Memory = messages.DRAM
 	p.fresh(x)
 	return nil
 }
@@ -83,6 +82,6 @@ func planGroupNormStats(m Mesh, operation messages.Operation, in []messages.Spec
 	if op.LogicalH != 0 && op.LogicalW != 0 && op.AxisH == op.AxisW {
 		return fail("axis_h and axis_w", op.AxisH, "are two different axes")
 	}
-	p.fresh(messages.Spec{Shape: messages.ShapeOf(1, 1, x.Shape.Dim(0), statsOfGroup*op.Groups), DType: messages.Float32, Layout: messages.RowMajor, Memory: messages.DRAM})
+	p.fresh(messages.Spec{Shape: messages.ShapeOf(1, 1, x.Shape.Dim(0), statsOfGroup*op.Groups), DType: messages.Float32, Layout: messages.RowMajor})
 	return nil
 }

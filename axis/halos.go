@@ -110,6 +110,9 @@ func (p *Plan) halo(m Mesh, x messages.Spec, dims, axes, left, right, links mess
 
 func planNeighborPad(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.NeighborPad)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x := in[0]
 	if err := p.halo(m, x, op.Dims, op.Axes, op.PadLeft, op.PadRight, op.NumLinks, messages.PoolNP, messages.PoolBarrier); err != nil {
 		return err
@@ -184,6 +187,9 @@ func checkHW(x messages.Shape, h *Halo) error {
 
 func planNeighborPadHalo(m Mesh, operation messages.Operation, in []messages.Spec, p *Plan) error {
 	op := operation.(messages.NeighborPadHalo)
+	if err := checkPaddingMode(op.Mode); err != nil {
+		return err
+	}
 	x, padded := in[0], in[1]
 	if err := p.halo(m, x, op.Dims, op.Axes, op.PadLeft, op.PadRight, op.NumLinks, messages.PoolNP, messages.PoolBarrier); err != nil {
 		return err
@@ -275,7 +281,6 @@ func planHaloScatter(_ Mesh, operation messages.Operation, in []messages.Spec, p
 	p.Halo.Pad = pads
 	out := x
 	out.Shape = full
-	out.Memory = messages.DRAM
 	p.fresh(out)
 	p.InPlace = op.BorderOnly
 	return nil

@@ -37,6 +37,9 @@ func Open(m Machine, numLinks int, topology messages.Topology) (Mesh, error) {
 	if numLinks < 1 {
 		return out, messages.Invalid("open", "num_links", numLinks, "is at least 1")
 	}
+	if topology > messages.Ring {
+		return out, messages.Invalid("open", "topology", topology, "is unset, linear or ring")
+	}
 	for a := range 2 {
 		n := m.Shape.Axis(a)
 		if n > 1 && numLinks > m.Links[a] {

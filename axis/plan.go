@@ -113,14 +113,17 @@ func (p *Plan) output(driver messages.Spec, shape messages.Shape, buffer, part i
 	p.NumOutputs++
 }
 
-// fresh is an output of its own memory that the caller sees as the driver makes it.
-func (p *Plan) fresh(s messages.Spec) { p.output(s, s.Shape, Fresh, 0) }
+// fresh is an output of its own memory, in DRAM, that the caller sees as the driver makes it.
+func (p *Plan) fresh(s messages.Spec) {
+	s.Memory = messages.DRAM
+	p.output(s, s.Shape, Fresh, 0)
+}
 
 // alias hands input 0 through under another shape.
 func (p *Plan) alias(in messages.Spec, shape messages.Shape) {
 	p.Alias = true
 	in.Shape = shape
-	p.fresh(in)
+	p.output(in, shape, Fresh, 0)
 }
 
 // rule works out one kind of operation. `in` has an entry per slot of the operation; an absent optional tensor is a zero Spec.
@@ -224,7 +227,7 @@ func Make(m Mesh, op messages.Operation, in []messages.Spec) (*Plan, error) {
 		err = p.checkShapes()
 	}
 	for i := 0; err == nil && i < p.NumOutputs; i++ {
-		err = checkBlocks("layout", p.Outputs[i].Driver)
+		err = checkStorage("layout", p.Outputs[i].Driver)
 	}
 	if err != nil {
 		if inv, ok := err.(*messages.InvalidError); ok && inv.Op == "" {

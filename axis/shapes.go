@@ -14,7 +14,6 @@ func planSlice(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan
 		return fail("begin and end", op.Begin.Len(), "have a number for each of the %d dims of %s", r, x.Shape)
 	}
 	out := x
-	out.Memory = messages.DRAM
 	for i := range r {
 		b, e := op.Begin.At(i), op.End.At(i)
 		if b < 0 || e > x.Shape.Dim(i) || b >= e {
@@ -48,7 +47,6 @@ func planConcat(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pla
 	}
 	p.Dim = dim
 	out := x
-	out.Memory = messages.DRAM
 	out.Shape = x.Shape.With(dim, sum)
 	p.fresh(out)
 	return nil
@@ -68,7 +66,6 @@ func planReshape(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pl
 		return nil
 	}
 	out := x
-	out.Memory = messages.DRAM
 	out.Shape = op.Shape
 	p.fresh(out)
 	return nil
@@ -88,7 +85,6 @@ func planPermute(_ Mesh, operation messages.Operation, in []messages.Spec, p *Pl
 		return fail("order", order, "names each of the %d dims once", x.Shape.Rank())
 	}
 	out := x
-	out.Memory = messages.DRAM
 	for i, d := range order {
 		out.Shape = out.Shape.With(i, x.Shape.Dim(d))
 	}

@@ -117,8 +117,8 @@ func ABIRope(half bool) uint32 {
 }
 
 // ABIPad is the ABI's number of a padding mode.
-func ABIPad(replicate bool) uint32 {
-	if replicate {
+func ABIPad(mode messages.PaddingMode) uint32 {
+	if mode == messages.PadReplicate {
 		return C.MR_PAD_REPLICATE
 	}
 	return C.MR_PAD_ZEROS

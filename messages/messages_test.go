@@ -59,6 +59,14 @@ func TestShape(t *testing.T) {
 	require.Error(t, json.Unmarshal([]byte(`[1.5]`), &back))
 	require.Error(t, json.Unmarshal([]byte(`[0]`), &back))
 	assert.Panics(t, func() { ShapeOf(0) })
+	// Counts do not wrap around: 2^64 elements are not 0.
+	for _, big := range []Shape{ShapeOf(1<<16, 1<<16, 1<<16, 1<<16), ShapeOf(1<<30, 1<<30, 1<<30, 1<<30, 1<<30, 1<<30, 1<<30, 1<<30)} {
+		for _, layout := range []Layout{Tile, RowMajor} {
+			spec := Spec{Shape: big, DType: Float32, Layout: layout}
+			assert.GreaterOrEqual(t, spec.HostBytes(), int64(1<<50), "%s", spec)
+			assert.GreaterOrEqual(t, spec.DeviceBytes(), int64(1<<50), "%s", spec)
+		}
+	}
 }
 
 // TestDistribution: shard and global are inverse; what does not divide is refused.

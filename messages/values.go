@@ -44,6 +44,9 @@ func (t DType) HostBytes() int {
 	}
 }
 
+// Known reports whether the value is one of DTypes.
+func (t DType) Known() bool { return t != DTypeUnset && int(t) < len(dtypeNames) }
+
 // Float reports whether the dtype holds floating-point values.
 func (t DType) Float() bool { return t == BFloat16 || t == Float32 || t == BFloat8B }
 
@@ -58,6 +61,9 @@ const (
 )
 
 var layoutNames = [...]string{"", "tile", "row_major"}
+
+// Known reports whether the value is Tile or RowMajor.
+func (l Layout) Known() bool { return l != LayoutUnset && int(l) < len(layoutNames) }
 
 func (l Layout) String() string { return nameOf(layoutNames[:], int(l), "layout") }
 
@@ -75,6 +81,9 @@ const (
 )
 
 var memoryNames = [...]string{"", "dram", "l1"}
+
+// Known reports whether the value is DRAM or L1.
+func (m Memory) Known() bool { return m != MemoryUnset && int(m) < len(memoryNames) }
 
 func (m Memory) String() string { return nameOf(memoryNames[:], int(m), "memory") }
 
@@ -209,13 +218,24 @@ func (s Shape) Dims() []int {
 	return d
 }
 
-// Elements is the product of the dims; 1 for rank 0.
+// countless is where counts of elements and tiles end: beyond any memory, and small enough that their bytes do not wrap around.
+const countless = 1 << 50
+
+// Elements is the product of the dims; 1 for rank 0. It ends at 2^50.
 func (s Shape) Elements() int64 {
 	n := int64(1)
 	for i := range int(s.rank) {
-		n *= int64(s.dims[i])
+		n = count(n, int64(s.dims[i]))
 	}
 	return n
+}
+
+// count is n times d, at most countless.
+func count(n, d int64) int64 {
+	if d > 0 && n > countless/d {
+		return countless
+	}
+	return n * d
 }
 
 // Rank4 is the view in which the collectives see a tensor: dims of 1 in front until there are four. A shape of rank 4 or more
@@ -293,7 +313,7 @@ func (s Spec) DeviceBytes() int64 {
 		if i >= rank-2 {
 			d = (d + side - 1) / side
 		}
-		tiles *= int64(d)
+		tiles = count(tiles, int64(d))
 	}
 	if s.DType == BFloat8B {
 		return tiles * 1088
@@ -384,7 +404,7 @@ const Replicated = -1
 // Replicate is the distribution that gives every device the whole array.
 var Replicate = Distribution{Replicated, Replicated}
 
-// ShardOn cuts along dim over one axis and replicates over the other.
+// ShardOn cuts along dim over one axis, 0 or 1, and replicates over the other. It panics on another axis, as ShapeOf does on a wrong shape.
 func ShardOn(axis, dim int) Distribution {
 	d := Replicate
 	d[axis] = dim

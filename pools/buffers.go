@@ -94,28 +94,30 @@ func (b *Buffers) pool(key messages.BufferKey, parts []messages.Part) (p *buffer
 }
 
 // Release forgets the pools that match and returns the slots of their banks. If a bank of one is lent nothing is forgotten, and the error names
-// the pool.
+// the first such pool.
 func (b *Buffers) Release(match func(messages.BufferKey) bool) (slots []int, err error) {
-	var gone []messages.BufferKey
+	var gone []*bufferPool
 	for key, p := range b.pools {
-		if !match(key) {
-			continue
+		if match(key) {
+			gone = append(gone, p)
 		}
-		gone = append(gone, key)
+	}
+	slices.SortFunc(gone, func(x, y *bufferPool) int { return cmp.Compare(x.slots[0], y.slots[0]) })
+	for _, p := range gone {
 		for bank, slot := range p.slots {
 			if s := &b.slots[slot]; s.used() {
 				how, hint := "lent", "release the tensor that holds it first"
 				if !s.lent {
 					how, hint = "named by a trace", "release the trace first"
 				}
-				return nil, &messages.InvalidError{Op: "release_buffers", Field: "pool", Value: key.String(), Rule: fmt.Sprintf("is not in use: bank %d is %s", bank, how),
+				return nil, &messages.InvalidError{Op: "release_buffers", Field: "pool", Value: p.key.String(), Rule: fmt.Sprintf("is not in use: bank %d is %s", bank, how),
 					Hint: hint}
 			}
 		}
 	}
-	for _, key := range gone {
-		slots = append(slots, b.pools[key].slots...)
-		delete(b.pools, key)
+	for _, p := range gone {
+		slots = append(slots, p.slots...)
+		delete(b.pools, p.key)
 	}
 	slices.Sort(slots)
 	return slots, nil

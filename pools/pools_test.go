@@ -140,6 +140,21 @@ func TestBuffersAlternate(t *testing.T) {
 	assert.Equal(t, []int{0, 1, 0, 1}, got)
 }
 
+// A release that is refused names the first pool that is lent, whatever the order of the table.
+func TestRefusedReleaseNamesTheFirstPool(t *testing.T) {
+	b := NewBuffers(messages.Hold)
+	for i := range 20 {
+		k, parts := key(i + 1)
+		b.Acquire(Lease(i), k, parts)
+	}
+	first, _ := key(1)
+	for range 20 {
+		slots, err := b.Release(func(messages.BufferKey) bool { return true })
+		require.Empty(t, slots)
+		require.ErrorContains(t, err, first.String()+": is not in use")
+	}
+}
+
 // TestRotate: nothing is lent, the index turns.
 func TestRotate(t *testing.T) {
 	b := NewBuffers(messages.Rotate)

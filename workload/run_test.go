@@ -393,14 +393,14 @@ func TestHang(t *testing.T) {
 }
 
 func TestCompare(t *testing.T) {
-	pcc, maxError := compare([]float32{1, 2, 3, 4}, []float32{1, 2, 3, 4})
+	pcc, maxError := checkpoint.Compare([]float32{1, 2, 3, 4}, []float32{1, 2, 3, 4})
 	assert.Equal(t, [2]float64{1, 0}, [2]float64{pcc, maxError})
-	pcc, maxError = compare([]float32{2, 2, 3, 3}, []float32{1, 2, 3, 4})
+	pcc, maxError = checkpoint.Compare([]float32{2, 2, 3, 3}, []float32{1, 2, 3, 4})
 	assert.InDelta(t, 2/math.Sqrt(5), pcc, 1e-12)
 	assert.InDelta(t, 1/math.Sqrt(1.25), maxError, 1e-12)
-	pcc, _ = compare([]float32{-1, -2}, []float32{1, 2})
+	pcc, _ = checkpoint.Compare([]float32{-1, -2}, []float32{1, 2})
 	assert.InDelta(t, -1, pcc, 1e-12)
-	pcc, maxError = compare([]float32{5, 5}, []float32{5, 5})
+	pcc, maxError = checkpoint.Compare([]float32{5, 5}, []float32{5, 5})
 	assert.Equal(t, [2]float64{1, 0}, [2]float64{pcc, maxError})
 
 	loose := Tolerance{PCC: -1, MaxError: 1e9}

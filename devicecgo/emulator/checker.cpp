@@ -8,8 +8,6 @@
 namespace meshrun::emu {
 namespace {
 
-uint64_t seq_of(const LaunchTag& tag) { return tag.seq != 0 ? tag.seq : tag.number; }
-
 // Does a cover b to the last byte? Never wrong when it says yes.
 bool covers(const Region& a, const Region& b) {
   if (a.from == 0 && a.run == a.to && a.run == a.stride) return a.offset <= b.first() && b.last() < a.offset + a.to;
@@ -20,11 +18,12 @@ bool covers(const Region& a, const Region& b) {
 
 std::string text_of(const LaunchTag& tag) {
   if (tag.number == 0) return format("a %s", tag.op);
-  return format("launch %llu (%s, stream %u)", static_cast<unsigned long long>(seq_of(tag)), tag.op, tag.stream);
+  return format("launch %llu (%s, stream %u)", static_cast<unsigned long long>(tag.shown()), tag.op, tag.stream);
 }
 
 void Hazards::add(Hazard hazard) {
   ++count_;
+  hazard.text = format("hazard (%s) at %llu ns: %s", hazard.kind.c_str(), static_cast<unsigned long long>(hazard.ns), hazard.text.c_str());
   const auto alike = [&](const Hazard& h) {
     if (h.kind != hazard.kind || h.resource != hazard.resource || h.launches.size() != hazard.launches.size()) return false;
     for (size_t i = 0; i < h.launches.size(); ++i)
@@ -199,14 +198,12 @@ void Checker::waited(Word& word, uint32_t target, const Owed& owed) {
 }
 
 StampRef Checker::common_past(const WordState& state, uint32_t target) const {
-  std::vector<const WordState::Increment*> all;
-  for (const WordState::Increment& i : state.increments) all.push_back(&i);
   Clock clock(progress_.size());
   std::vector<std::pair<uint32_t, uint32_t>> known;  // what a sender knew, and how many increments it sent
   for (size_t t = 0; t < clock.size(); ++t) {
     known.clear();
     uint32_t before = 0;
-    for (const WordState::Increment* i : all) known.push_back({i->by->clock[t], i->upto - before}), before = i->upto;
+    for (const WordState::Increment& i : state.increments) known.push_back({i.by->clock[t], i.upto - before}), before = i.upto;
     std::sort(known.begin(), known.end());
     uint32_t n = 0;
     for (const auto& [over, amount] : known)
@@ -268,7 +265,7 @@ void Checker::look(Context& context, const Access& access) {
     if (r.region.offset != region.offset || r.region.run != region.run || r.region.stride != region.stride) continue;
     if (region.from > r.region.to || region.from < r.region.from) continue;
     if (region.to <= r.region.to) return;
-    if (r.clean != state.version) scan(context, state, access, stamp, false);
+    if (r.clean != state.version) scan(state, access, stamp, false);
     r.region.to = region.to;
     return;
   }
@@ -276,14 +273,14 @@ void Checker::look(Context& context, const Access& access) {
     state.last = tag;
     ++state.version;
   }
-  const bool clean = scan(context, state, access, stamp, true);
+  const bool clean = scan(state, access, stamp, true);
   state.records.push_back({region, tag, stamp.device, access.write, clean ? state.version : 0});
   if (state.records.size() > kMostRecords) compact(state, memory);
 }
 
 // Looks at what other launches did to the same bytes. True when all others' accesses to this memory, to whichever bytes, are known to be
 // over: then nobody needs to look again before another launch comes.
-bool Checker::scan(Context& context, MemoryState& state, const Access& access, const Stamp& stamp, bool drop) {
+bool Checker::scan(MemoryState& state, const Access& access, const Stamp& stamp, bool drop) {
   const Memory& memory = *access.memory;
   bool clean = true;
   for (size_t i = 0; i < state.records.size();) {
@@ -311,7 +308,6 @@ bool Checker::scan(Context& context, MemoryState& state, const Access& access, c
     }
     ++i;
   }
-  (void)context;
   return clean;
 }
 
@@ -350,8 +346,7 @@ void Checker::report(const char* kind, std::string resource, std::vector<LaunchT
   std::sort(devices.begin(), devices.end());
   devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
   std::lock_guard lock(monitor_.mutex);
-  hazards_.add({kind, std::move(resource), std::move(launches), std::move(devices), *now_,
-                format("hazard (%s) at %llu ns: %s", kind, static_cast<unsigned long long>(*now_), text.c_str())});
+  hazards_.add({kind, std::move(resource), std::move(launches), std::move(devices), *now_, std::move(text)});
 }
 
 }  // namespace meshrun::emu

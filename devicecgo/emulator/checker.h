@@ -43,7 +43,7 @@ class Hazards {
  public:
   static constexpr size_t kMostKept = 64;
   explicit Hazards(bool stop) : stop_(stop) {}
-  void add(Hazard hazard);
+  void add(Hazard hazard);  // puts kind and time in front of the text
   const std::vector<Hazard>& all() const { return all_; }
   uint64_t count() const { return count_; }
   // The mesh has stopped because of the first; any thread.
@@ -90,7 +90,7 @@ class Checker {
   uint32_t clock_of(const Stamp& stamp, uint32_t device) const { return stamp.clock[timeline(device, stamp.tag.queue)]; }
 
   void look(Context& context, const Access& access);
-  bool scan(Context& context, MemoryState& state, const Access& access, const Stamp& stamp, bool drop);
+  bool scan(MemoryState& state, const Access& access, const Stamp& stamp, bool drop);
   void compact(MemoryState& state, const Memory& memory);
   WordState& take(Context& context, Semaphore& semaphore, uint32_t lane, uint32_t device, const char* verb);
   StampRef common_past(const WordState& state, uint32_t target) const;

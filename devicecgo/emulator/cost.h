@@ -26,6 +26,7 @@ struct Work {
   double dram;
 };
 const Work& work_of(std::string_view operation);
+extern const Work kOtherWork;  // of what no table names
 
 class CostModel {
  public:
@@ -39,7 +40,7 @@ class CostModel {
   }
   uint64_t hop_ns() const { return chip_.link_latency_ns; }
   uint64_t connect_ns() const { return chip_.connect_ns; }
-  uint64_t compute_ns(const Cost& c, const Work& work = work_of({})) const {
+  uint64_t compute_ns(const Cost& c, const Work& work = kOtherWork) const {
     return ns(std::max(c.flops / (flops_rate_ * work.compute), c.bytes / (chip_.dram_rate * work.dram)));
   }
   uint64_t host_write_ns(uint64_t bytes) const { return ns(static_cast<double>(bytes) / chip_.host_rate); }

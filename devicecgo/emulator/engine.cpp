@@ -213,8 +213,7 @@ void Engine::name_semaphore(Semaphore& semaphore, const mr_op_header& header, co
 void Engine::host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text) {
   const LaunchTag tag{.op = op, .number = numbered_ + 1, .seq = header.launch, .stream = header.stream, .queue = header.queue, .position = 0};
   std::lock_guard lock(monitor_.mutex);
-  hazards_.add({kind, resource, {tag}, {}, host_now(),
-                format("hazard (%s) at %llu ns: %s: %s", kind, static_cast<unsigned long long>(host_now()), text_of(tag).c_str(), text.c_str())});
+  hazards_.add({kind, resource, {tag}, {}, host_now(), text_of(tag) + ": " + text});
 }
 
 void Engine::check_quiet(Semaphore& semaphore, const char* verb) {
@@ -223,8 +222,7 @@ void Engine::check_quiet(Semaphore& semaphore, const char* verb) {
     if (semaphore.used[q] <= seen_done_[q]) continue;
     std::lock_guard lock(monitor_.mutex);
     hazards_.add({"not_quiet", semaphore.name, {}, {}, host_now(),
-                  format("hazard (not_quiet) at %llu ns: %s is %s, and a launch of queue %u that names it has not been seen done",
-                         static_cast<unsigned long long>(host_now()), semaphore.name.c_str(), verb, q)});
+                  format("%s is %s, and a launch of queue %u that names it has not been seen done", semaphore.name.c_str(), verb, q)});
   }
 }
 
@@ -273,7 +271,7 @@ void Engine::remember_profile(const Launch& launch) {
     profiles_.erase(profile_order_.front());
     profile_order_.pop_front();
   }
-  const uint64_t seq = launch.seq != 0 ? launch.seq : launch.number;
+  const uint64_t seq = launch.tag.shown();
   profiles_[seq] = {true, launch.start_ns, launch.end_ns};
   profile_order_.push_back(seq);
 }
@@ -294,7 +292,7 @@ void Engine::advance_queue(uint32_t q) {
       for (const Plan::Use& use : launch.plan->uses)
         if (use.writes) use.storage->writers.fetch_sub(1, std::memory_order_release);
     if (!launch.failure.empty())
-      failures_.push_back({launch.seq != 0 ? launch.seq : launch.number, launch.failure_code, std::move(launch.failure)});
+      failures_.push_back({launch.tag.shown(), launch.failure_code, std::move(launch.failure)});
   }
   while (!tail.events.empty() && tail.events.front()->position <= tail.completed) {
     tail.events.front()->done.store(true, std::memory_order_release);

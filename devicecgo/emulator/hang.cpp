@@ -17,8 +17,6 @@ struct Stuck {
   const Waiter* waiter;
 };
 
-uint64_t seq_of(const Launch& launch) { return launch.seq != 0 ? launch.seq : launch.number; }
-
 std::string name_of(const Waiter& w) {
   if (w.semaphore == nullptr) return "a count of its own";
   return w.semaphore->name.empty() ? "a semaphore" : w.semaphore->name;
@@ -91,7 +89,7 @@ Hang Engine::describe_hang() {
     kind = "entered_late";
     culprit = w.context->device();
     story = format("device %s entered launch %llu (%s) at %llu ns, when increments had come for it from %llu ns on: %u of %u are lost",
-                   at(culprit).c_str(), static_cast<unsigned long long>(seq_of(*w.launch)), w.launch->plan->name(),
+                   at(culprit).c_str(), static_cast<unsigned long long>(w.launch->tag.shown()), w.launch->plan->name(),
                    static_cast<unsigned long long>(w.context->start_ns), static_cast<unsigned long long>(state->first_ns),
                    state->arrived - w.waiter->word->value.load(std::memory_order_relaxed), state->arrived);
     s = nullptr;
@@ -100,7 +98,7 @@ Hang Engine::describe_hang() {
   while (s != nullptr) {
     met[s->context->device()] = true;
     const Launch& launch = *s->launch;
-    const std::string what = format("launch %llu (%s)", static_cast<unsigned long long>(seq_of(launch)), launch.plan->name());
+    const std::string what = format("launch %llu (%s)", static_cast<unsigned long long>(launch.tag.shown()), launch.plan->name());
     const uint32_t debtor = all.owed_by(*s).front();
     const Context& theirs = launch.contexts[debtor];
     if (theirs.left) {  // it has done its part, and yet this one waits
@@ -120,7 +118,7 @@ Hang Engine::describe_hang() {
       kind = next == nullptr ? "never_entered" : "entered_other";
       story = next == nullptr ? format("device %s never entered %s", at(debtor).c_str(), what.c_str())
                               : format("device %s is in launch %llu (%s), not in %s", at(debtor).c_str(),
-                                       static_cast<unsigned long long>(seq_of(*next->launch)), next->launch->plan->name(), what.c_str());
+                                       static_cast<unsigned long long>(next->launch->tag.shown()), next->launch->plan->name(), what.c_str());
       break;
     }
     if (next == nullptr) {
@@ -142,7 +140,7 @@ Hang Engine::describe_hang() {
         kind = "never_left";
         culprit = d;
         story = format("device %s entered launch %llu (%s) and never left, and waits for nobody", at(d).c_str(),
-                       static_cast<unsigned long long>(seq_of(*launch)), launch->plan->name());
+                       static_cast<unsigned long long>(launch->tag.shown()), launch->plan->name());
       }
   if (story.empty())
     for (uint32_t d = 0; d < devices_.size() && story.empty(); ++d) {
@@ -156,7 +154,7 @@ Hang Engine::describe_hang() {
         kind = "never_entered";
         culprit = d;
         story = format("device %s never entered launch %llu (%s): it has stopped", at(d).c_str(),
-                       static_cast<unsigned long long>(seq_of(launch)), launch.plan->name());
+                       static_cast<unsigned long long>(launch.tag.shown()), launch.plan->name());
         break;
       }
     }
@@ -178,7 +176,7 @@ Hang Engine::describe_hang() {
     if (++listed > kMostListed) continue;
     json.begin_object().key("device");
     place(json, w.context->device());
-    json.field("op", w.launch->plan->name()).field("seq", seq_of(*w.launch)).field("stream", w.launch->stream);
+    json.field("op", w.launch->plan->name()).field("seq", w.launch->tag.shown()).field("stream", w.launch->stream);
     json.field("semaphore", semaphore).field("core", w.waiter->lane).field("value", value).field("target", w.waiter->target);
     json.key("owed_by").begin_array();
     for (const uint32_t d : all.owed_by(w)) place(json, d);
@@ -192,7 +190,7 @@ Hang Engine::describe_hang() {
     json.field("dropped", h.dropped()).key("launches").begin_array();
     for (uint64_t i = h.dropped(); i < h.count; ++i) {
       const Recent& r = h.ring[i % History::kKept];
-      json.begin_object().field("seq", r.tag.seq != 0 ? r.tag.seq : r.tag.number).field("op", r.tag.op).field("stream", r.tag.stream);
+      json.begin_object().field("seq", r.tag.shown()).field("op", r.tag.op).field("stream", r.tag.stream);
       json.field("entered_ns", r.entered_ns).key("left_ns");
       if (r.left_ns == UINT64_MAX) json.null();
       else json.value(r.left_ns);

@@ -46,7 +46,7 @@ class Plan {
   std::vector<Use> uses;
 
   // What its transfers and computing cost (cost.h).
-  const Work* work = &work_of({});
+  const Work* work = &kOtherWork;
   uint64_t increment_bytes = 1;  // on a link, that one increment stands for
   // It begins with a barrier: nobody may write to a peer, or raise more than the barrier, before the peer has entered.
   bool joins_first = false;

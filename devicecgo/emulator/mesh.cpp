@@ -386,7 +386,7 @@ std::string Mesh::report() {
   for (const Hazard& h : engine_->hazards(&hazards)) {
     json.begin_object().field("kind", h.kind).field("resource", h.resource).key("launches").begin_array();
     for (const LaunchTag& l : h.launches)
-      json.begin_object().field("seq", l.seq != 0 ? l.seq : l.number).field("op", l.op).field("stream", l.stream).end_object();
+      json.begin_object().field("seq", l.shown()).field("op", l.op).field("stream", l.stream).end_object();
     json.end_array().key("devices").begin_array();
     for (const uint32_t d : h.devices) place(d);
     json.end_array().field("virtual_ns", h.ns).field("text", h.text).end_object();

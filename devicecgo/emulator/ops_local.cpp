@@ -15,10 +15,8 @@ namespace meshrun::emu {
 namespace {
 
 Spec result(const Spec& like, const Shape& shape) {
-  Spec s = like;
+  Spec s = in_dram(like);
   s.shape = shape;
-  s.memory = MR_DRAM;
-  s.shard_rows = s.shard_cols = 0;
   return s;
 }
 

@@ -74,7 +74,6 @@ struct Entry {
   const char* operation;
   Work work;
 };
-constexpr Work kOther{"other", 1, 0.65};           // [C] [L]
 constexpr Work kMatmul{"matmul", 0.70, 0.65};      // [C] six matmuls of [L] and [M] of 66 to 1053 GFLOP reach 0.62 to 0.77 of all cores
 constexpr Work kAttention{"attention", 0.62, 0.65};  // [M] ring attention: 51.8 ms for 10.7 TFLOP on a grid of 12x10
 constexpr Work kRope{"rope", 1, 0.37};             // [C] [L]
@@ -103,10 +102,12 @@ const Preset* find_preset(const std::string& name) {
 
 const Chip& default_chip() { return kBlackhole; }
 
+constexpr Work kOtherWork{"other", 1, 0.65};  // [C] [L]
+
 const Work& work_of(std::string_view operation) {
   for (const Entry& e : kWork)
     if (operation == e.operation) return e.work;
-  return kOther;
+  return kOtherWork;
 }
 
 std::string presets_json() {

@@ -34,15 +34,13 @@ std::unique_ptr<Plan> plan_all_gather(Request& r, mr_all_gather& op) {
     throw r.reject("output and barrier are both 0: needs a persistent output or a barrier");
   if (over.length > 1) {
     for (const uint32_t way : {0u, 1u}) plan->job.semaphores[way] = r.semaphore("semaphores", op.semaphores[way]);
-    if (op.barrier != 0) plan->start = r.semaphore("barrier", op.barrier);
-    if (op.semaphores[0] == op.semaphores[1] || op.barrier == op.semaphores[0] || op.barrier == op.semaphores[1])
-      throw r.reject("semaphores and barrier must be different semaphores");
+    if (op.barrier != 0) plan->start = r.barrier(op.barrier);
+    r.different("semaphores and barrier", {op.semaphores[0], op.semaphores[1], op.barrier});
   }
-  Spec gathered = input.spec;
+  Spec gathered = op.output == 0 ? in_dram(input.spec) : input.spec;
   const uint64_t extent = uint64_t{gathered.shape.dims[op.dim]} * over.length;
   if (extent > UINT32_MAX) throw r.reject("input is %s: dim %u gathered over %u devices is too long", text(input.spec.shape).c_str(), op.dim, over.length);
   gathered.shape.dims[op.dim] = static_cast<uint32_t>(extent);
-  if (op.output == 0) gathered.memory = MR_DRAM, gathered.shard_rows = gathered.shard_cols = 0;
   if (over.length > 1) check_whole_blocks(r, "input", input, op.dim);
   r.reads(*plan, input);
   const Operand output = r.output("output", op.output, gathered);

@@ -27,9 +27,7 @@ Convolving convolving(Request& r, const Op& op) {
   const uint32_t channels = x.shape.dims[4];
   if (op.groups < 1 || channels % op.groups != 0) throw r.reject("groups is %u: must divide the %u channels of input %s", op.groups, channels, text(x.shape).c_str());
 
-  c.output = x;
-  c.output.memory = MR_DRAM;
-  c.output.shard_rows = c.output.shard_cols = 0;
+  c.output = in_dram(x);
   for (uint32_t i = 0; i < 3; ++i) {
     for (const auto& [field, value] : {std::pair{"kernel", op.kernel[i]}, {"stride", op.stride[i]}, {"dilation", op.dilation[i]}})
       if (value < 1) throw r.reject("%s[%u] is 0: must be at least 1", field, i);

@@ -85,9 +85,7 @@ std::unique_ptr<Plan> plan_fused_distributed_norm(Request& r, mr_fused_distribut
   if (op.num_heads < 1 || width % op.num_heads != 0)
     throw r.reject("num_heads is %u: must divide the last dim of input %s", op.num_heads, text(in).c_str());
   plan->heads = op.num_heads;
-  Spec wanted = x.spec;
-  wanted.memory = MR_DRAM;
-  wanted.shard_rows = wanted.shard_cols = 0;
+  Spec wanted = in_dram(x.spec);
   if (op.num_heads > 1) {
     if (in.rank != 4 || in.dims[1] != 1) throw r.reject("input is %s: with num_heads %u it must be [B,1,N,H*D]", text(in).c_str(), op.num_heads);
     wanted.shape = shape4(in.dims[0], op.num_heads, in.dims[2], width / op.num_heads);
@@ -118,7 +116,7 @@ std::unique_ptr<Plan> plan_fused_distributed_norm(Request& r, mr_fused_distribut
     gathered.layout = stats.spec.layout;
     gathered.shape.dims[3] *= over.length;
     r.check_spec("stats", stats, gathered);
-    if (op.semaphores[0] == op.semaphores[1]) throw r.reject("semaphores must be different semaphores");
+    r.different("semaphores", {op.semaphores[0], op.semaphores[1]});
     for (const uint32_t way : {0u, 1u}) plan->job.semaphores[way] = r.semaphore("semaphores", op.semaphores[way]);
     r.writes(*plan, stats);
     plan->own = r.scratch("stats of one device", own);

@@ -129,10 +129,7 @@ std::unique_ptr<Plan> plan_group_norm(Request& r, mr_group_norm& op) {
   plan->groups = op.num_groups;
   plan->activation = op.activation;
   plan->epsilon = op.epsilon;
-  Spec wanted = plan->input.spec;
-  wanted.memory = MR_DRAM;
-  wanted.shard_rows = wanted.shard_cols = 0;
-  plan->output = r.output("output", op.output, wanted);
+  plan->output = r.output("output", op.output, in_dram(plan->input.spec));
   r.writes(*plan, plan->output);
   return plan;
 }

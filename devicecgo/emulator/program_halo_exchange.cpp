@@ -259,11 +259,10 @@ HaloJob halo_job(Request& r, const HaloArgs& args, const Operand& input, const S
                format("exchanges halos round the ring of axis %u: the ends of its lines are borders, and get what lies at the other end", args.axes[i]));
     if (d.over.length > 1 || args.semaphores[i] != 0) d.semaphore = r.semaphore(args.semaphore_fields[i], args.semaphores[i]);
   }
-  if (job.dims[job.first()].over.length > 1 || args.barrier != 0) job.start = r.semaphore("barrier", args.barrier);
-  std::array<mr_handle, 3> all{args.semaphores[0], args.semaphores[1], args.barrier};
-  std::sort(all.begin(), all.end());
-  for (uint32_t i = 1; i < all.size(); ++i)
-    if (all[i] != 0 && all[i] == all[i - 1]) throw r.reject("semaphores and barrier must be different semaphores");
+  if (job.dims[job.first()].over.length > 1 || args.barrier != 0) job.start = r.barrier(args.barrier);
+  std::vector<mr_handle> given{args.semaphores[0], args.semaphores[1], args.barrier};
+  std::erase(given, 0);
+  r.different("semaphores and barrier", std::move(given));
   return job;
 }
 
@@ -280,8 +279,7 @@ Spec compact_spec(const Request& r, const HaloJob& job, const Spec& like, const 
   const uint64_t above_below = uint64_t{job.h().pad[0]} + job.h().pad[1], beside = uint64_t{job.w().pad[0]} + job.w().pad[1];
   const unsigned __int128 sticks = outer * (above_below * columns + beside * (rows + above_below));
   if (sticks > UINT32_MAX) throw r.reject("input is %s: its halo has too many sticks", text(interior).c_str());
-  Spec spec = like;
-  spec.memory = MR_DRAM;
+  Spec spec = in_dram(like);
   spec.shape = {};
   spec.shape.rank = 2;
   spec.shape.dims = {static_cast<uint32_t>(sticks), interior.back(0)};

@@ -41,14 +41,22 @@ Route::Route(const Machine& machine, const Collective& over, uint64_t unit, doub
   }
 }
 
-Spec Route::relay_spec(uint64_t bytes) {
-  constexpr uint64_t kRow = 1024;
-  Spec spec;
-  spec.dtype = DType::uint8;
-  spec.layout = MR_ROW_MAJOR;
-  spec.shape.rank = 2;
-  spec.shape.dims = {static_cast<uint32_t>((bytes + kRow - 1) / kRow), kRow};
-  return spec;
+Operand Route::bind(Request& r, Plan& plan, const Operand& input, SemaphoreRef semaphore, mr_handle& output, const Spec& wanted) {
+  r.reads(plan, input);
+  semaphore_ = std::move(semaphore);
+  input_ = input;
+  if (relay_bytes_ != 0) {
+    constexpr uint64_t kRow = 1024;
+    Spec spec;
+    spec.dtype = DType::uint8;
+    spec.layout = MR_ROW_MAJOR;
+    spec.shape.rank = 2;
+    spec.shape.dims = {static_cast<uint32_t>((relay_bytes_ + kRow - 1) / kRow), kRow};
+    relay_ = r.scratch("relay", spec);
+  }
+  output_ = r.output("output", output, wanted);
+  r.writes(plan, output_);
+  return output_;
 }
 
 Chunks Route::chunks(const Context& ctx, const Leg& leg, uint32_t link) const {
@@ -75,19 +83,19 @@ Program Route::run_way(Context& ctx, uint32_t way, uint32_t link) const {
   for (const Leg& leg : out_of(ctx.device(), way)) {
     const Chunks share = chunks(ctx, leg, link);
     const bool own = leg.came == Leg::kOwn;
-    Memory &source = (own ? input : relay).at(ctx.device()), &target = (leg.lands ? output : relay).at(ahead.peer);
+    Memory &source = (own ? input_ : relay_).at(ctx.device()), &target = (leg.lands ? output_ : relay_).at(ahead.peer);
     for (uint32_t c = 0; c < share.count(); ++c) {
       uint64_t here = ctx.now();
-      if (!own) here = co_await ctx.wait(*semaphore, lane, due[leg.came] + c + 1, behind);
+      if (!own) here = co_await ctx.wait(*semaphore_, lane, due[leg.came] + c + 1, behind);
       const Span chunk = share[c];
       const Region from = Region::contiguous(leg.source + chunk.from, chunk.bytes()), to = Region::contiguous(leg.target + chunk.from, chunk.bytes());
-      ctx.send(ahead, static_cast<uint64_t>(static_cast<double>(chunk.bytes()) * wire_), here, Signal{*semaphore, lane},
+      ctx.send(ahead, static_cast<uint64_t>(static_cast<double>(chunk.bytes()) * wire_), here, Signal{*semaphore_, lane},
                {{&source, from, false}, {&target, to, true}}, CopyRegion{source.data, target.data, from, to});
     }
   }
   if (due.back() == 0) co_return;
-  co_await ctx.wait(*semaphore, lane, due.back(), behind);
-  ctx.clear(*semaphore, lane);
+  co_await ctx.wait(*semaphore_, lane, due.back(), behind);
+  ctx.clear(*semaphore_, lane);
 }
 
 }  // namespace meshrun::emu

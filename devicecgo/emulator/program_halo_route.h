@@ -22,13 +22,10 @@ class Route {
  public:
   // parcels[l] are those of line l: a column for axis 0, a row for axis 1.
   Route(const Machine& machine, const Collective& over, uint64_t unit, double wire, std::vector<std::vector<Parcel>> parcels);
-  uint64_t relay_bytes() const { return relay_bytes_; }  // that the relay needs on every device
+  // Takes the operands of an operation whose data go this way, and returns its result, which is like `wanted`.
+  Operand bind(Request& r, Plan& plan, const Operand& input, SemaphoreRef semaphore, mr_handle& output, const Spec& wanted);
 
   Program run(Context& ctx) const;
-  static Spec relay_spec(uint64_t bytes);
-
-  Operand input, output, relay;
-  SemaphoreRef semaphore;
 
  private:
   // One hop of a parcel.
@@ -42,6 +39,8 @@ class Route {
   Chunks chunks(const Context& ctx, const Leg& leg, uint32_t link) const;
   Program run_way(Context& ctx, uint32_t way, uint32_t link) const;
 
+  Operand input_, output_, relay_;
+  SemaphoreRef semaphore_;
   Collective over_;
   uint64_t unit_;
   double wire_;

@@ -67,10 +67,8 @@ std::unique_ptr<Plan> plan_halo_scatter(Request& r, mr_halo_scatter& op) {
     }
   } else {
     r.reads(*plan, padded);
-    Spec grown = padded.spec;
+    Spec grown = in_dram(padded.spec);
     grown.shape = full;
-    grown.memory = MR_DRAM;
-    grown.shard_rows = grown.shard_cols = 0;
     output = r.output("output", op.output, grown);
   }
   r.writes(*plan, output);

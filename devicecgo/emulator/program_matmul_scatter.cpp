@@ -314,9 +314,7 @@ std::unique_ptr<Plan> plan_matmul_strided_reduce_scatter(Request& r, mr_matmul_s
     throw r.reject("weight is %s: must be one matrix [%u, N], as the input is %s", text(w).c_str(), x.dims[3], text(x).c_str());
   if (w.back(0) % over.length != 0)
     throw r.reject("weight is %s: its last dim is not divisible by the %u devices of axis %u", text(w).c_str(), over.length, over.axis);
-  Spec product = p.input.spec;
-  product.memory = MR_DRAM;
-  product.shard_rows = product.shard_cols = 0;
+  Spec product = in_dram(p.input.spec);
   product.shape.dims[3] = w.back(0);
   Spec scattered = product;
   scattered.shape.dims[3] /= over.length;
@@ -334,12 +332,10 @@ std::unique_ptr<Plan> plan_matmul_strided_reduce_scatter(Request& r, mr_matmul_s
   }
 
   if (op.output == 0 && op.barrier == 0) throw r.reject("output and barrier are both 0: needs a persistent output or a barrier");
-  std::vector<mr_handle> distinct{op.semaphores[0], op.semaphores[1], op.semaphores[2], op.barrier};
-  std::sort(distinct.begin(), distinct.end());
-  if (std::adjacent_find(distinct.begin(), distinct.end()) != distinct.end()) throw r.reject("semaphores and barrier must be different semaphores");
+  r.different("semaphores and barrier", {op.semaphores[0], op.semaphores[1], op.semaphores[2], op.barrier});
   for (const uint32_t way : {0u, 1u}) p.semaphores[way] = r.semaphore("semaphores", op.semaphores[way]);
   r.semaphore("semaphores", op.semaphores[2]);  // of the bank; a ring has nothing to join
-  if (op.barrier != 0) p.start = r.semaphore("barrier", op.barrier);
+  if (op.barrier != 0) p.start = r.barrier(op.barrier);
 
   p.progress = counters(r, "progress", op.progress);
   r.writes(p, p.progress.tensor);

@@ -33,12 +33,6 @@ class NeighborPad final : public Plan {
   const char* name_;
 };
 
-Spec in_dram(Spec spec) {
-  spec.memory = MR_DRAM;
-  spec.shard_rows = spec.shard_cols = 0;
-  return spec;
-}
-
 // The padded extent of a dim, which must be a number that a shape can hold.
 uint32_t grown(const Request& r, const Shape& shape, uint32_t dim, uint64_t by) {
   const uint64_t n = shape.dims[dim] + by;

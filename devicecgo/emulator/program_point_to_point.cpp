@@ -42,9 +42,9 @@ std::unique_ptr<Plan> plan_point_to_point(Request& r, mr_point_to_point& op) {
   p.over = r.collective(op.axis, op.num_links, op.topology);
   if (2 * p.over.links > Semaphore::kLanes) throw r.reject("num_links is %u: at most %u are used", p.over.links, Semaphore::kLanes / 2);
   r.choice("count", op.count, 1, MR_MAX_PAIRS);
-  p.start = r.semaphore("barrier", op.barrier);
+  p.start = r.barrier(op.barrier);
   const SemaphoreRef semaphore = r.semaphore("semaphore", op.semaphore);
-  if (op.semaphore == op.barrier) throw r.reject("semaphore and barrier must be different semaphores");
+  r.different("semaphore and barrier", {op.semaphore, op.barrier});
 
   const Machine& machine = r.config().machine;
   const Spec& in = p.input.spec;
@@ -65,16 +65,7 @@ std::unique_ptr<Plan> plan_point_to_point(Request& r, mr_point_to_point& op) {
   const double wire = static_cast<double>(in.device_bytes()) / static_cast<double>(in.bytes());
   p.route.emplace(machine, p.over, element_bytes(in.dtype), wire, std::move(parcels));
 
-  Spec wanted = in;
-  wanted.memory = MR_DRAM;
-  wanted.shard_rows = wanted.shard_cols = 0;
-  r.reads(p, p.input);
-  p.route->semaphore = semaphore;
-  p.route->input = p.input;
-  if (const uint64_t bytes = p.route->relay_bytes(); bytes != 0) p.route->relay = r.scratch("relay", Route::relay_spec(bytes));
-  p.output = r.output("output", op.output, wanted);
-  r.writes(p, p.output);
-  p.route->output = p.output;
+  p.output = p.route->bind(r, p, p.input, semaphore, op.output, in_dram(in));
   return plan;
 }
 

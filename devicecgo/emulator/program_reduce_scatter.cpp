@@ -225,15 +225,13 @@ std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op) {
   if (over.length > 1) {
     for (uint32_t i = 0; i < 3; ++i) plan->semaphores[i] = r.semaphore("semaphores", op.semaphores[i]);
     if (op.barrier != 0) {
-      plan->start = r.semaphore("barrier", op.barrier);
+      plan->start = r.barrier(op.barrier);
     } else if (op.output == 0) {
       throw r.reject("output and barrier are both 0: needs a persistent output or a barrier");
     } else if (op.intermediate == 0) {
       throw r.reject("intermediate and barrier are both 0: peers write to the intermediate, so it must be persistent or there must be a barrier");
     }
-    std::array<mr_handle, 4> all{op.semaphores[0], op.semaphores[1], op.semaphores[2], op.barrier};
-    std::sort(all.begin(), all.end());
-    if (std::adjacent_find(all.begin(), all.end()) != all.end()) throw r.reject("semaphores and barrier must be different semaphores");
+    r.different("semaphores and barrier", {op.semaphores[0], op.semaphores[1], op.semaphores[2], op.barrier});
   }
   r.reads(*plan, input);
   if (op.intermediate != 0) {
@@ -244,8 +242,7 @@ std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op) {
     r.check_spec(over.ring ? "intermediate (ring: the input's shape)" : "intermediate (linear: dim 0 of the input doubled)", plan->intermediate,
                  staged);
   } else if (over.length > 1) {
-    staged.memory = MR_DRAM;
-    plan->intermediate = r.scratch("intermediate", staged);
+    plan->intermediate = r.scratch("intermediate", in_dram(staged));
   }
   if (plan->intermediate) r.writes(*plan, plan->intermediate);
   plan->output = r.output("output", op.output, scattered);

@@ -101,7 +101,7 @@ void RingSdpa::answer_joint_queries(Context& ctx) const {
 
 std::unique_ptr<Plan> plan_ring_joint_sdpa(Request& r, mr_ring_joint_sdpa& op) {
   return plan_ring_sdpa(r, op, [&](GatherJob& job) {
-    if (op.semaphores[0] == op.semaphores[1]) throw r.reject("semaphores must be different semaphores");
+    r.different("semaphores", {op.semaphores[0], op.semaphores[1]});
     for (const uint32_t way : {0u, 1u}) job.semaphores[way] = r.semaphore("semaphores", op.semaphores[way]);
   });
 }

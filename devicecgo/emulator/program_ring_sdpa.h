@@ -94,15 +94,10 @@ std::unique_ptr<Plan> plan_ring_sdpa(Request& r, Op& op, Draw draw) {
     p.job.add(r.config(), p.k, buffer_k, 2);
     p.job.add(r.config(), p.v, buffer_v, 2);
   }
-  const auto fresh = [](Spec like) {
-    like.memory = MR_DRAM;
-    like.shard_rows = like.shard_cols = 0;
-    return like;
-  };
-  p.output = r.output("output", op.output, fresh(p.q.spec));
+  p.output = r.output("output", op.output, in_dram(p.q.spec));
   r.writes(p, p.output);
   if (joints == 3) {
-    p.joint_output = r.output("joint_output", op.joint_output, fresh(p.joint_q.spec));
+    p.joint_output = r.output("joint_output", op.joint_output, in_dram(p.joint_q.spec));
     r.writes(p, p.joint_output);
   }
   return plan;

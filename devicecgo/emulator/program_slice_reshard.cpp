@@ -67,8 +67,8 @@ std::unique_ptr<Plan> plan_slice_reshard(Request& r, mr_slice_reshard& op) {
   if (op.size == 0 || op.size % n != 0) throw r.reject("size is %u: must be positive and divide by the %u devices of axis %u", op.size, n, op.axis);
   if (2 * p.over.links > Semaphore::kLanes) throw r.reject("num_links is %u: at most %u are used", p.over.links, Semaphore::kLanes / 2);
   if (n > 1) {
-    p.start = r.semaphore("barrier", op.barrier);
-    if (op.semaphore == op.barrier) throw r.reject("semaphore and barrier must be different semaphores");
+    p.start = r.barrier(op.barrier);
+    r.different("semaphore and barrier", {op.semaphore, op.barrier});
   }
   const SemaphoreRef semaphore = n > 1 ? r.semaphore("semaphore", op.semaphore) : nullptr;
 
@@ -81,17 +81,9 @@ std::unique_ptr<Plan> plan_slice_reshard(Request& r, mr_slice_reshard& op) {
   const Machine& machine = r.config().machine;
   p.route.emplace(machine, p.over, unit, 1.0, std::vector(machine.devices() / n, parcels));
 
-  Spec wanted = in;
-  wanted.memory = MR_DRAM;
-  wanted.shard_rows = wanted.shard_cols = 0;
+  Spec wanted = in_dram(in);
   wanted.shape.dims[0] = op.size / n;
-  r.reads(p, p.input);
-  p.route->semaphore = semaphore;
-  p.route->input = p.input;
-  if (const uint64_t bytes = p.route->relay_bytes(); bytes != 0) p.route->relay = r.scratch("relay", Route::relay_spec(bytes));
-  p.output = r.output("output", op.output, wanted);
-  r.writes(p, p.output);
-  p.route->output = p.output;
+  p.output = p.route->bind(r, p, p.input, semaphore, op.output, wanted);
   return plan;
 }
 

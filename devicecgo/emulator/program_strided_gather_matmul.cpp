@@ -151,9 +151,7 @@ std::unique_ptr<Plan> plan_strided_all_gather_matmul(Request& r, mr_strided_all_
   const uint32_t per_way = over.links * op.num_workers_per_link;
   if (op.semaphore_count != 2 + 2 * per_way)
     throw r.reject("semaphore_count is %u: 2 + 2 * %u links * %u workers are needed", op.semaphore_count, over.links, op.num_workers_per_link);
-  std::vector<mr_handle> distinct(op.semaphores, op.semaphores + op.semaphore_count);
-  std::sort(distinct.begin(), distinct.end());
-  if (std::adjacent_find(distinct.begin(), distinct.end()) != distinct.end()) throw r.reject("semaphores must be different semaphores");
+  r.different("semaphores", {op.semaphores, op.semaphores + op.semaphore_count});
   p.job.over = over;
   p.job.workers = op.num_workers_per_link;
   for (const uint32_t way : {0u, 1u}) p.ready[way] = r.semaphore("semaphores", op.semaphores[way]);
@@ -166,9 +164,7 @@ std::unique_ptr<Plan> plan_strided_all_gather_matmul(Request& r, mr_strided_all_
   gathered.shape.dims[3] = static_cast<uint32_t>(k);
   if (w.rank < 2 || w.back(1) != k || w.elements() != k * w.back(0))
     throw r.reject("weight is %s: must be one matrix [%u, N], as the gathered input is %s", text(w).c_str(), gathered.shape.dims[3], text(gathered.shape).c_str());
-  Spec wanted = p.input.spec;
-  wanted.memory = MR_DRAM;
-  wanted.shard_rows = wanted.shard_cols = 0;
+  Spec wanted = in_dram(p.input.spec);
   wanted.shape.dims[3] = w.back(0);
   if (p.bias && (p.bias.spec.shape.back(0) != w.back(0) || p.bias.spec.shape.elements() != w.back(0)))
     throw r.reject("bias is %s: must be [..., 1, %u]", text(p.bias.spec.shape).c_str(), w.back(0));

@@ -1,6 +1,6 @@
 #include "request.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "errors.h"
 
@@ -88,8 +88,18 @@ SemaphoreRef Request::semaphore(const char* field, mr_handle handle) {
   if (handle == 0) throw reject("%s is 0: a semaphore is needed", field);
   const SemaphoreRef& semaphore = mesh_.semaphore(handle, where(field).c_str());
   semaphores_.push_back(semaphore);
-  joins_first_ = joins_first_ || std::strcmp(field, "barrier") == 0;
   return semaphore;
+}
+
+SemaphoreRef Request::barrier(mr_handle handle) {
+  SemaphoreRef barrier = semaphore("barrier", handle);
+  joins_first_ = true;
+  return barrier;
+}
+
+void Request::different(const char* what, std::vector<mr_handle> handles) const {
+  std::sort(handles.begin(), handles.end());
+  if (std::adjacent_find(handles.begin(), handles.end()) != handles.end()) throw reject("%s must be different semaphores", what);
 }
 
 void Request::rank4(const char* field, const Operand& operand) const {

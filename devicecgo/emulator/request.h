@@ -51,6 +51,9 @@ class Request {
   // The first bytes of each device's static area, which belongs to no launch.
   Operand static_area(uint64_t bytes) { return {mesh_.static_area(bytes), {}}; }
   SemaphoreRef semaphore(const char* field, mr_handle handle);
+  SemaphoreRef barrier(mr_handle handle);  // of the start barrier, with which the operation then begins
+  // That no two are the same; `what` names them in the plural.
+  void different(const char* what, std::vector<mr_handle> handles) const;
   void check_spec(const char* field, const Operand& got, const Spec& wanted) const;
   void rank4(const char* field, const Operand& operand) const;
   void floats(const char* field, const Operand& operand) const;

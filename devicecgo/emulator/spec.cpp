@@ -83,6 +83,12 @@ Shape shape4(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return s;
 }
 
+Spec in_dram(Spec spec) {
+  spec.memory = MR_DRAM;
+  spec.shard_rows = spec.shard_cols = 0;
+  return spec;
+}
+
 bool is_float(DType t) { return t == DType::bfloat16 || t == DType::float32 || t == DType::bfloat8_b; }
 
 double counted_bytes(DType t) {

@@ -27,6 +27,8 @@ mr_tensor_spec to_abi(const Spec& spec);
 
 Shape shape4(uint32_t a, uint32_t b, uint32_t c, uint32_t d);
 bool is_float(DType t);  // bfloat16, float32 or bfloat8_b
+// The same, interleaved in DRAM: where results lie that the driver allocates.
+Spec in_dram(Spec spec);
 double counted_bytes(DType t);  // of one element on a device
 const char* name_of(DType t);
 std::string text(const Shape& shape);  // [1,1,32,64]

@@ -21,6 +21,7 @@ struct LaunchTag {
   uint32_t queue = 0;
   uint32_t position = 0;
 
+  uint64_t shown() const { return seq != 0 ? seq : number; }  // what reports call it
   bool same(const LaunchTag& o) const { return queue == o.queue && position == o.position; }
 };
 

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,7 +38,7 @@ func TestGolden(t *testing.T) {
 							continue
 						}
 						require.Contains(t, seen, name)
-						pcc, maxError := compare(t, seen[name].Values, w.Values)
+						pcc, maxError := checkpoint.Compare(seen[name].Values, w.Values)
 						if name == framesName || strings.HasPrefix(name, "step.3") {
 							t.Logf("%-20s pcc %.8f max %.2e", name, pcc, maxError)
 						}
@@ -90,21 +89,6 @@ func forward(t *testing.T, shape meshrun.MeshShape, topology meshrun.Topology, d
 	require.NoError(t, g.Close())
 	require.Equal(t, model.OutputShape(in), seen[framesName].Shape)
 	return seen
-}
-
-func compare(t testing.TB, got, want []float32) (pcc, maxError float64) {
-	t.Helper()
-	require.Len(t, got, len(want))
-	n := float64(len(want))
-	var g, w, gg, ww, gw float64
-	for i := range want {
-		x, y := float64(got[i]), float64(want[i])
-		g, w, gg, ww, gw = g+x, w+y, gg+x*x, ww+y*y, gw+x*y
-		maxError = max(maxError, math.Abs(x-y))
-		require.False(t, math.IsNaN(x))
-	}
-	variance := ww/n - w/n*w/n
-	return (gw/n - g/n*w/n) / math.Sqrt((gg/n-g/n*g/n)*variance), maxError / math.Sqrt(variance)
 }
 
 // TestBadConfigurations: one clear line each.

@@ -25,6 +25,13 @@ type decoder struct {
 	low, high  float32 // of the answer: what is black and what is white
 }
 
+// checkColours holds a configuration to pictures of three channels.
+func checkColours(c *checkpoint.Config) {
+	if c.Positive("out_channels", 3) != 3 {
+		c.Fail("out_channels", "is 3: red, green and blue")
+	}
+}
+
 // Inputs names the argument.
 func (d *decoder) Inputs() []string { return []string{latent} }
 

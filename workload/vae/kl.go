@@ -37,9 +37,7 @@ func LoadKL(c *checkpoint.Config) (*KL, error) {
 	m.postQuant = c.Bool("use_post_quant_conv", true)
 	c.Is("act_fn", "silu")
 	blocks := c.Strings("up_block_types", []string{"UpDecoderBlock2D"})
-	if c.Positive("out_channels", 3) != 3 {
-		c.Fail("out_channels", "is 3: red, green and blue")
-	}
+	checkColours(c)
 	if err := c.Err(); err != nil {
 		return nil, err
 	}

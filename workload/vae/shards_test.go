@@ -52,7 +52,7 @@ func TestSizes(t *testing.T) {
 			full := decode(t, c.name, on(c.rows, c.cols, meshrun.TopologyUnset, nn.HaloFull, false), meshrun.Float32, in)
 			compact := decode(t, c.name, on(c.rows, c.cols, meshrun.TopologyUnset, nn.HaloCompact, false), meshrun.Float32, in)
 			assert.Equal(t, full.sample.Values, compact.sample.Values, "full and compact halos")
-			pcc, maxError := compare(t, full.sample.Values, want.sample.Values)
+			pcc, maxError := checkpoint.Compare(full.sample.Values, want.sample.Values)
 			t.Logf("pcc %.8f max %.2e", pcc, maxError)
 			least, most := tolerance(c.name, meshrun.Float32)
 			assert.GreaterOrEqual(t, pcc, least)
@@ -141,7 +141,7 @@ func TestUnmaskedPaddingIsSeen(t *testing.T) {
 		}
 		a := decode(t, name, one, meshrun.Float32, checkpoint.Arrays{latent: wide}).sample
 		cut := columnsOf(a, 0, want[sample].Shape[len(want[sample].Shape)-1])
-		_, maxError := compare(t, cut.Values, want[sample].Values)
+		_, maxError := checkpoint.Compare(cut.Values, want[sample].Values)
 		_, most := tolerance(name, meshrun.BFloat16)
 		t.Logf("%s: max %.2e", name, maxError)
 		assert.Greater(t, maxError, most)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -179,7 +178,7 @@ func TestGolden(t *testing.T) {
 							require.NotEmpty(t, a.taps[part], part)
 							got = joined(a.taps[part])
 						}
-						pcc, maxError := compare(t, got, w.Values)
+						pcc, maxError := checkpoint.Compare(got, w.Values)
 						t.Logf("%-20s pcc %.8f max %.2e", part, pcc, maxError)
 						assert.GreaterOrEqual(t, pcc, leastPCC, part)
 						assert.LessOrEqual(t, maxError, most, part)
@@ -191,20 +190,4 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	}
-}
-
-// compare is the Pearson correlation and the largest absolute difference in standard deviations of what is wanted.
-func compare(t testing.TB, got, want []float32) (pcc, maxError float64) {
-	t.Helper()
-	require.Len(t, got, len(want))
-	n := float64(len(want))
-	var g, w, gg, ww, gw float64
-	for i := range want {
-		x, y := float64(got[i]), float64(want[i])
-		g, w, gg, ww, gw = g+x, w+y, gg+x*x, ww+y*y, gw+x*y
-		maxError = max(maxError, math.Abs(x-y))
-		require.False(t, math.IsNaN(x))
-	}
-	variance := ww/n - w/n*w/n
-	return (gw/n - g/n*w/n) / math.Sqrt((gg/n-g/n*g/n)*variance), maxError / math.Sqrt(variance)
 }

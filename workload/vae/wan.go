@@ -37,9 +37,7 @@ func LoadWan(c *checkpoint.Config) (*Wan, error) {
 	c.Empty("attn_scales", "attention on the way up is not supported")
 	c.IsBool("is_residual", false, "residual blocks of Wan 2.2's small model are not supported")
 	c.Null("patch_size", "pictures in patches are not supported")
-	if c.Positive("out_channels", 3) != 3 {
-		c.Fail("out_channels", "is 3: red, green and blue")
-	}
+	checkColours(c)
 	if err := c.Err(); err != nil {
 		return nil, err
 	}

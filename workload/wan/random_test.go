@@ -18,22 +18,6 @@ import (
 	"github.com/meshrun/meshrun/workload/safetensors"
 )
 
-func compare(t testing.TB, got, want []float32) (pcc, maxError float64) {
-	t.Helper()
-	require.Len(t, got, len(want))
-	n := float64(len(want))
-	var mg, mw, gg, ww, gw float64
-	for i := range want {
-		mg, mw = mg+float64(got[i])/n, mw+float64(want[i])/n
-	}
-	for i := range want {
-		g, w := float64(got[i])-mg, float64(want[i])-mw
-		gg, ww, gw = gg+g*g, ww+w*w, gw+g*w
-		maxError = math.Max(maxError, math.Abs(float64(got[i])-float64(want[i])))
-	}
-	return gw / math.Sqrt(gg*ww), maxError / math.Sqrt(ww/n)
-}
-
 func narrow(v []float64) []float32 {
 	out := make([]float32, len(v))
 	for i, x := range v {
@@ -170,7 +154,7 @@ func TestOtherShapes(t *testing.T) {
 			for _, p := range c.placements {
 				for dtype, tol := range tolerances {
 					a := forward(t, dir, p, dtype, in, nil)
-					pcc, maxError := compare(t, a.sample.Values, want)
+					pcc, maxError := checkpoint.Compare(a.sample.Values, want)
 					t.Logf("%-28s %-8s pcc %.8f max %.2e", p, dtype, pcc, maxError)
 					assert.GreaterOrEqual(t, pcc, tol.pcc)
 					assert.LessOrEqual(t, maxError, tol.maxError)

@@ -137,7 +137,7 @@ func TestGolden(t *testing.T) {
 							continue // not seen as one
 						}
 						seen++
-						pcc, maxError := compare(t, got.Values, w.Values)
+						pcc, maxError := checkpoint.Compare(got.Values, w.Values)
 						t.Logf("%-42s pcc %.8f max %.2e", name, pcc, maxError)
 						assert.GreaterOrEqual(t, pcc, tolerances[dtype].pcc, name)
 						assert.LessOrEqual(t, maxError, tolerances[dtype].maxError, name)
@@ -167,7 +167,7 @@ func TestUnmaskedPaddingIsSeen(t *testing.T) {
 	for _, p := range []placement{one, placements[6]} {
 		for dtype, tol := range tolerances {
 			a := forward(t, dir, p, dtype, in, func(rows int) int { return rows })
-			pcc, maxError := compare(t, a.sample.Values, want[sample].Values)
+			pcc, maxError := checkpoint.Compare(a.sample.Values, want[sample].Values)
 			t.Logf("%s %s: pcc %.6f max %.3f", p, dtype, pcc, maxError)
 			assert.Greater(t, maxError, tol.maxError)
 		}

@@ -312,7 +312,7 @@ TEST_CASE("np_conv3d: every mesh, random shapes: the bits of a convolution of pa
 TEST_CASE("np_conv3d: waiting for the regions matters") {
   const Sharded s = plain_case(3, 4, 4);
   for (const bool broken : {false, true}) {
-    TestMesh mesh(2, 2, std::string("skew_us=200\nseed=3") + (broken ? "\nbreak=no_region_wait" : ""));
+    TestMesh mesh(2, 2, std::string("clock=lockstep\nskew_us=200\nseed=3") + (broken ? "\nbreak=no_region_wait" : ""));
     CHECK((launch_many<uint16_t>(mesh, s, DType::bfloat16, 8, 5) != 0) == broken);
   }
 }

@@ -213,7 +213,7 @@ struct Played {
 
 // One-sided pads along axis 1 run from device to device without an answer: only the barrier or the handshake holds the first back.
 Played repeat(const std::string& config, const HaloCase& c, uint32_t rows, uint32_t cols, const char* fault, uint32_t launches) {
-  TestMesh mesh(rows, cols, config + (config.find("break=") != std::string::npos ? "\non_hazard=continue" : ""));
+  TestMesh mesh(rows, cols, "clock=lockstep\n" + config + (config.find("break=") != std::string::npos ? "\non_hazard=continue" : ""));
   REQUIRE(mesh.fault(fault).code == MR_OK);
   const HaloBank banks[2] = {HaloBank(mesh), HaloBank(mesh)};
   const mr_handle outputs[2] = {mesh.alloc(row_major(c.padded(), DType::uint32)), mesh.alloc(row_major(c.padded(), DType::uint32))};

@@ -261,7 +261,11 @@ func sdpa(a *args) Action {
 
 func elementwise(fn messages.BinaryKind) func(*args) Action {
 	return func(a *args) Action {
-		return Submit{Op: messages.Binary{Fn: fn, Scalar: float32(a.number(a.take("scalar")))}}
+		in, scalar := a.take("in"), a.take("scalar")
+		if scalar == nil && a.take("b") == nil && (in == nil || len(in.list) < 2 || in.list[1].kind == null) {
+			a.fail(a.n, "%s needs b, or a \"scalar\"", a.what)
+		}
+		return Submit{Op: messages.Binary{Fn: fn, Scalar: float32(a.number(scalar))}}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -114,7 +115,7 @@ func (f *fields) end() {
 		}
 		var names []string
 		for _, k := range f.known {
-			if !f.later[k] {
+			if !f.later[k] && !slices.Contains(names, k) {
 				names = append(names, k)
 			}
 		}

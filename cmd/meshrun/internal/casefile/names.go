@@ -32,6 +32,7 @@ func (d *decoder) checkNames(c *Case) {
 				default:
 					d.failAt(call.offset, call.Where, "unknown tensor %q: %s", name, suggest.Hint(name, known(shared, everywhere)))
 				}
+				mine[name] = true // once is enough
 			}
 			for _, name := range call.Makes() {
 				mine[name] = true

@@ -73,6 +73,8 @@ func TestRefused(t *testing.T) {
 		"unknown dtype":       {call(`{"op":"typecast","in":"x","dtype":"bf16"}`), []string{"calls[0].dtype", `dtype "bf16"`, "bfloat16"}},
 		"unknown tensor key":  {`{"mesh":[1,1],"tensors":{"x":{"shape":[1],"typ":"a"}},"calls":[]}`, []string{"tensors.x", `unknown key "typ"`}},
 		"no input":            {call(`{"op":"add"}`), []string{"calls[0]", "add needs a: a tensor"}},
+		"a sum of one":        {call(`{"op":"mul","in":"x"}`), []string{"calls[0]", `mul needs b, or a "scalar"`}},
+		"no second":           {call(`{"op":"add","in":["x",null]}`), []string{"calls[0]", `add needs b, or a "scalar"`}},
 		"too many inputs":     {call(`{"op":"all_gather","in":["x","x"],"dim":0,"mesh_axis":0}`), []string{"2 tensors: all_gather takes at most 1"}},
 		"an input twice":      {call(`{"op":"add","in":["x","x"],"b":"x"}`), []string{"b is given twice"}},
 		"input and shape":     {call(`{"op":"rms_norm","in":"x","shape":[1,1,32,32]}`), []string{`"shape" stands for one of zeros`}},

@@ -54,14 +54,14 @@ func (s *stream) run(ctx context.Context) {
 		}
 		s.open = append(s.open, rec)
 	}
-	for _, rec := range s.records {
-		for _, t := range rec.results {
-			if err := t.Wait(ctx); err != nil && rec.err == nil {
-				rec.err = err
+	_ = s.s.Act(ctx, func() error { // the error is the interruption's
+		for _, rec := range s.records {
+			for _, t := range rec.results {
+				if err := s.s.Wait(ctx, t); err != nil && rec.err == nil {
+					rec.err = err
+				}
 			}
 		}
-	}
-	_ = s.s.Act(ctx, func() error { // the error is the interruption's
 		mine := s.names.streams[s.index]
 		s.tensors = s.snapshot(ctx, s.s, mine)
 		for i := range s.tensors {
@@ -153,7 +153,7 @@ func (s *stream) submit(ctx context.Context, rec *record, a casefile.Submit) {
 	s.name(rec, results)
 	if a.Wait {
 		for _, t := range results {
-			if err := t.Wait(ctx); err != nil {
+			if err := s.s.Wait(ctx, t); err != nil {
 				rec.err = err
 			}
 		}

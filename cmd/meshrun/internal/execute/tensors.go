@@ -64,7 +64,7 @@ func (r *execution) snapshot(ctx context.Context, s *meshrun.Stream, bound map[s
 
 // fetch waits for a tensor and copies shards of it to the host.
 func (r *execution) fetch(ctx context.Context, s *meshrun.Stream, t *meshrun.Tensor, devices []messages.Coord) (*Tensor, error) {
-	if err := t.Wait(ctx); err != nil {
+	if err := s.Wait(ctx, t); err != nil {
 		if _, failed := t.Ended(); failed != nil {
 			err = fmt.Errorf("%w: %w", meshrun.ErrPoisoned, failed)
 		}

@@ -38,7 +38,7 @@ var kinds = []struct {
 	{Hazard, []error{ErrHazard, meshrun.ErrHazard}},
 	{Limit, []error{meshrun.ErrBudget, meshrun.ErrQueueFull, meshrun.ErrTimeout, meshrun.ErrOutOfMemory}},
 	{Verification, []error{ErrVerification}},
-	{Usage, []error{ErrUsage, ErrNotOpened, meshrun.ErrInvalid, meshrun.ErrReleased, meshrun.ErrUnsupported}},
+	{Usage, []error{ErrUsage, ErrNotOpened, meshrun.ErrInvalid, meshrun.ErrReleased, meshrun.ErrBusy, meshrun.ErrUnsupported}},
 }
 
 // Code is the exit code of an error: that of the first kind, in the order 5, 4, 6, 3, 2, that it wraps anywhere; 1 for any other.

@@ -15,7 +15,7 @@ func TestCode(t *testing.T) {
 	require.Equal(t, Failure, Code(errors.New("?")))
 	require.Equal(t, Failure, Code(ErrExpected))
 	for kind, code := range map[error]int{
-		meshrun.ErrInvalid: Usage, meshrun.ErrDeviceLost: Lost, meshrun.ErrTimeout: Limit, meshrun.ErrBudget: Limit, meshrun.ErrQueueFull: Limit,
+		meshrun.ErrInvalid: Usage, meshrun.ErrBusy: Usage, meshrun.ErrDeviceLost: Lost, meshrun.ErrTimeout: Limit, meshrun.ErrBudget: Limit, meshrun.ErrQueueFull: Limit,
 		meshrun.ErrInternal: Failure, ErrVerification: Verification, ErrHazard: Hazard, ErrHang: Lost,
 	} {
 		require.Equal(t, code, Code(fmt.Errorf("some op: %w", kind)), kind)

@@ -78,6 +78,11 @@ func (r *reader) mapping(n ast.Node, of string, keys []Key, prefix string) {
 			r.fail(value, "%s%s is one value", prefix, name)
 			continue
 		}
+		switch value.Type() {
+		case ast.AnchorType, ast.AliasType, ast.TagType:
+			r.fail(value, "%s%s is a plain value, without anchors, aliases and tags", prefix, name)
+			continue
+		}
 		text := scalar.GetToken().Value
 		if s, ok := value.(*ast.StringNode); ok {
 			text = s.Value
