@@ -652,6 +652,22 @@ func TestFairness(t *testing.T) {
 	}
 }
 
+// TestWhatComesWhileTheMeshClosesIsClosed: an operation that got in just before, whose stream's actor is stopped before it has seen it.
+func TestWhatComesWhileTheMeshClosesIsClosed(t *testing.T) {
+	f := newFake(1, 4)
+	r := start(t, f, nil)
+	s := stream(t, r, "late")
+	x := upload(t, s, 1, 1, 32, 64)
+	require.NoError(t, x.Wait(limited(t)))
+	hold := make(chan struct{})
+	require.True(t, r.thread.Schedule(func() { <-hold }))
+	y := mustSubmit(t, s, messages.AllGather{Dim: 3, MeshAxis: 1}, x)
+	s.shut(messages.ErrClosed)
+	r.root.Stop(s.pid) // overtakes the doorbell
+	close(hold)
+	require.ErrorIs(t, y.Wait(limited(t)), messages.ErrClosed)
+}
+
 // TestManyStreamsFirstRequestAtOnce: 16 streams use a pool first at the same instant: it is made once, between two fences (field case B7).
 func TestManyStreamsFirstRequestAtOnce(t *testing.T) {
 	f := newFake(1, 4)

@@ -579,11 +579,15 @@ func (s *Stream) shut(why error) {
 	}
 }
 
-// abandon answers what nobody else can answer any more: the tasks that still have waiters.
+// abandon answers what nobody else can answer any more: the tasks that still have waiters. On a mesh that is closed that is why, whatever
+// came first.
 func (s *Stream) abandon(why error) {
 	s.shut(why)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if errors.Is(s.closed, messages.ErrClosed) {
+		why = s.closed
+	}
 	s.dead = why
 	for _, t := range s.outbox {
 		t.answer(why)
