@@ -43,6 +43,19 @@ func TestCasesInTheDocs(t *testing.T) {
 	}
 }
 
+// The example of a broken rule: the program ends with 4 and tells each hazard once, then the calls that it ended.
+func TestExampleOfAHazard(t *testing.T) {
+	p := meshrunProgram("exec", "../../examples/one-bank.json")
+	require.Equal(t, 4, p.code, p.stderr)
+	lines := strings.Split(strings.TrimSpace(p.stderr), "\n")
+	last := len(lines) - 1
+	require.Contains(t, lines[last], "calls that this ended: streams[0].calls[0] (stream main) all_gather_persistent_buffer")
+	for _, line := range lines[:last] {
+		require.Contains(t, line, "one-bank.json: hazard (semaphore_in_use) at ")
+		require.Equal(t, 1, strings.Count(p.stderr, line))
+	}
+}
+
 // The command lines in the documentation run.
 func TestCommandsInTheDocs(t *testing.T) {
 	t.Chdir("../..")

@@ -199,8 +199,8 @@ func TestRunExitCodes(t *testing.T) {
 	}{
 		"ok":      {&workload.Result{OK: true, Streams: []workload.StreamResult{stream}}, nil, 0, ""},
 		"differs": {&workload.Result{Streams: []workload.StreamResult{stream, differs}}, nil, 3, "verification failed"},
-		"hazard":  {&workload.Result{Hazards: []any{map[string]any{"text": "a race"}}, Streams: []workload.StreamResult{differs}}, nil, 4, "hazard: a race"},
-		"hang":    {&workload.Result{Hang: map[string]any{"text": "all stuck"}}, fmt.Errorf("stream s0: %w", mesh.ErrTimeout), 5, "hang: all stuck"},
+		"hazard":  {&workload.Result{Hazards: []any{map[string]any{"text": "a race"}}, Streams: []workload.StreamResult{differs}}, nil, 4, "a race"},
+		"hang":    {&workload.Result{Hang: map[string]any{"text": "all stuck"}}, fmt.Errorf("stream s0: %w", mesh.ErrTimeout), 5, "all stuck"},
 		"lost":    {nil, mesh.ErrDeviceLost, 5, "device lost"},
 		"budget":  {nil, mesh.ErrBudget, 6, "over budget"},
 		"invalid": {nil, mesh.ErrInvalid, 2, "invalid"},

@@ -134,10 +134,10 @@ func verdict(r *workload.Result, err error) error {
 		all = append(all, err)
 	}
 	if r.Hang != nil {
-		all = append(all, fmt.Errorf("%w: %s", exit.ErrHang, textOf(r.Hang)))
+		all = append(all, &exit.Seen{Kind: exit.ErrHang, Text: textOf(r.Hang)})
 	}
 	for _, h := range r.Hazards {
-		all = append(all, fmt.Errorf("%w: %s", exit.ErrHazard, textOf(h)))
+		all = append(all, &exit.Seen{Kind: exit.ErrHazard, Text: textOf(h)})
 	}
 	for _, stream := range r.Streams {
 		if v := stream.Verify; v != nil && !v.OK {

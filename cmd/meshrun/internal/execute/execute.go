@@ -100,17 +100,27 @@ func (r *execution) run(ctx context.Context) (*Result, error) {
 func (r *execution) describe(out *Result) {
 	out.Rows = r.order(r.mesh.Journal())
 	out.Tensors = listed(out.Tensors, out.Rows)
+	seen := observed(out.Report)
+	var ended []*CallError // by what the mesh has seen
 	for _, s := range r.streams {
 		if s.panicked != nil {
 			out.Failures = append(out.Failures, s.panicked)
 		}
 		for _, rec := range s.records {
-			if err := rec.judge(); err != nil {
+			var call *CallError
+			switch err := rec.judge(); {
+			case err == nil:
+			case len(seen) > 0 && errors.As(err, &call) && (errors.Is(err, meshrun.ErrHazard) || errors.Is(err, meshrun.ErrDeviceLost)):
+				ended = append(ended, call)
+			default:
 				out.Failures = append(out.Failures, err)
 			}
 		}
 	}
-	out.Failures = append(out.Failures, observed(out.Report)...)
+	out.Failures = append(out.Failures, seen...)
+	if len(ended) > 0 {
+		out.Failures = append(out.Failures, &endedError{ended})
+	}
 }
 
 // config is the mesh that the case wants.

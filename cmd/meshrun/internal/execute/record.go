@@ -86,6 +86,37 @@ func (e *CallError) Error() string {
 // Unwrap returns the cause.
 func (e *CallError) Unwrap() error { return e.Err }
 
+// endedError is the calls that a hazard or a hang has ended, which is told apart: one line for all of them.
+type endedError struct {
+	calls []*CallError
+}
+
+func (e *endedError) Error() string {
+	const most = 3
+	var b strings.Builder
+	b.WriteString("calls that this ended: ")
+	for i, c := range e.calls {
+		switch {
+		case i == most:
+			fmt.Fprintf(&b, " and %d more", len(e.calls)-most)
+			return b.String()
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(c.Where + " " + c.Op)
+	}
+	return b.String()
+}
+
+// Unwrap returns the calls.
+func (e *endedError) Unwrap() []error {
+	all := make([]error, len(e.calls))
+	for i, c := range e.calls {
+		all[i] = c
+	}
+	return all
+}
+
 // ends reports whether a call that ended with this error ends its stream.
 func (r *record) ends(err error) bool { return err != nil && !r.expected(err) }
 

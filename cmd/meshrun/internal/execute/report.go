@@ -49,10 +49,10 @@ func observed(report map[string]json.RawMessage) []error {
 		errs = append(errs, fmt.Errorf("%w: hang: %w", meshrun.ErrInternal, err))
 	}
 	for _, h := range hazards {
-		errs = append(errs, fmt.Errorf("%w: %s", exit.ErrHazard, h.Text))
+		errs = append(errs, &exit.Seen{Kind: exit.ErrHazard, Text: h.Text})
 	}
 	if hang != nil {
-		errs = append(errs, fmt.Errorf("%w: %s", exit.ErrHang, hang.Text))
+		errs = append(errs, &exit.Seen{Kind: exit.ErrHang, Text: hang.Text})
 	}
 	return errs
 }

@@ -29,6 +29,17 @@ var (
 	ErrExpected     = errors.New("expectation missed")
 )
 
+// Seen is what the emulated mesh itself has reported: of a kind, in its own words, which begin with the kind.
+type Seen struct {
+	Kind error // ErrHazard or ErrHang
+	Text string
+}
+
+func (e *Seen) Error() string { return e.Text }
+
+// Unwrap returns the kind.
+func (e *Seen) Unwrap() error { return e.Kind }
+
 // kinds in the order in which they win when several apply.
 var kinds = []struct {
 	code int
