@@ -112,6 +112,9 @@ func (d *device) Receive(ctx actor.Context) {
 		d.terminated(m.Who)
 	case *streamOpened:
 		d.streams.add(m.s)
+		if e := d.dev.Emulator(); e != nil {
+			_ = e.NameStream(m.s.id, m.s.name) // reports then show a number
+		}
 	case *streamClosed:
 		m.s.queue.closed = true
 	case *streamDied:

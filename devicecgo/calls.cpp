@@ -139,5 +139,6 @@ int32_t mr_semaphore_value(mr_ref* r, mr_handle s, uint32_t row, uint32_t col, u
   return call(r, EXTENSION(r, semaphore_value), s, row, col, v);
 }
 int32_t mr_name(mr_ref* r, mr_handle o, const char* name) { return call(r, EXTENSION(r, name), o, name); }
+int32_t mr_name_stream(mr_ref* r, uint32_t s, const char* name) { return call(r, EXTENSION(r, name_stream), s, name); }
 
 }  // extern "C"

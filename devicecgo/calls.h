@@ -55,6 +55,7 @@ int32_t mr_fault(mr_ref* r, const char* text);
 int32_t mr_report(mr_ref* r, char* json, uint64_t n, uint64_t* needed);
 int32_t mr_semaphore_value(mr_ref* r, mr_handle s, uint32_t row, uint32_t col, uint32_t* v);
 int32_t mr_name(mr_ref* r, mr_handle o, const char* name);
+int32_t mr_name_stream(mr_ref* r, uint32_t s, const char* name);
 
 #ifdef __cplusplus
 }

@@ -345,6 +345,12 @@ func (e *emulator) Name(object Handle, name string) error {
 	return e.check("name", C.mr_name(e.ref, C.mr_handle(object), text))
 }
 
+func (e *emulator) NameStream(stream uint32, name string) error {
+	text := C.CString(name)
+	defer C.free(unsafe.Pointer(text))
+	return e.check("name_stream", C.mr_name_stream(e.ref, C.uint32_t(stream), text))
+}
+
 // load opens a shared library and returns its driver table.
 func load(path string) (*C.mr_driver, error) {
 	if path != filepath.Base(path) {

@@ -98,6 +98,8 @@ type Emulator interface {
 	SemaphoreValue(semaphore Handle, at messages.Coord) (uint32, error)
 	// Name tells the emulator how reports call a tensor or a semaphore.
 	Name(object Handle, name string) error
+	// NameStream does so for a stream, before its first launch.
+	NameStream(stream uint32, name string) error
 }
 
 // Options open a mesh.

@@ -721,6 +721,8 @@ typedef struct mr_emulator_ext {
   int32_t (*semaphore_value)(mr_handle mesh, mr_handle semaphore, uint32_t row, uint32_t col, uint32_t* value, mr_error* error);
   /* Tells the emulator the name by which reports call a tensor or a semaphore. */
   int32_t (*name)(mr_handle mesh, mr_handle object, const char* name, mr_error* error);
+  /* The same for a stream, by the number that op headers give it. Once: before its first operation. */
+  int32_t (*name_stream)(mr_handle mesh, uint32_t stream, const char* name, mr_error* error);
 } mr_emulator_ext;
 
 #ifdef __cplusplus

@@ -313,7 +313,7 @@ func TestADeviceThatSwapsTwoLaunches(t *testing.T) {
 		"calls":[{"op":"all_gather","in":"x","dim":3,"mesh_axis":1},{"op":"reduce_scatter","in":"x","dim":3,"mesh_axis":1},{"op":"fence"}]}`
 	p := execute(fmt.Sprintf(text, ""))
 	require.Equal(t, 4, p.code, p.stderr)
-	require.Contains(t, p.stderr, "device 0,3 enters launch 2 (reduce_scatter, stream 2) where every other device has launch 1 (all_gather, stream 2)")
+	require.Contains(t, p.stderr, "device 0,3 enters launch 2 (reduce_scatter, stream main) where every other device has launch 1 (all_gather, stream main)")
 	p = execute(fmt.Sprintf(text, `"on_hazard":"continue",`))
 	require.Equal(t, 5, p.code, p.stderr)
 	require.Contains(t, p.stdout, `"class":"entered_other","device":[0,3]`)

@@ -18,7 +18,7 @@ bool covers(const Region& a, const Region& b) {
 
 std::string text_of(const LaunchTag& tag) {
   if (tag.number == 0) return format("a %s", tag.op);
-  return format("launch %llu (%s, stream %u)", static_cast<unsigned long long>(tag.shown()), tag.op, tag.stream);
+  return format("launch %llu (%s, stream %s)", static_cast<unsigned long long>(tag.shown()), tag.op, tag.stream);
 }
 
 void Hazards::add(Hazard hazard) {

@@ -159,6 +159,9 @@ constexpr mr_emulator_ext kExtension = {
     .name = [](mr_handle mesh, mr_handle object, const char* name, mr_error* e) {
       return on_any_mesh(mesh, "name", e, [&](Mesh& m) { m.name(object, name); });
     },
+    .name_stream = [](mr_handle mesh, uint32_t stream, const char* name, mr_error* e) {
+      return on_any_mesh(mesh, "name_stream", e, [&](Mesh& m) { m.name_stream(stream, name); });
+    },
 };
 
 // ---- the table -------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ Launch::~Launch() = default;
 void Launch::reset() {
   plan.reset();
   number = seq = 0;
-  stream = 0;
+  stream = "";
   awaited_queue = 0;
   awaited_position = 0;
   start_ns = UINT64_MAX;
@@ -211,7 +211,7 @@ void Engine::name_semaphore(Semaphore& semaphore, const mr_op_header& header, co
 }
 
 void Engine::host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text) {
-  const LaunchTag tag{.op = op, .number = numbered_ + 1, .seq = header.launch, .stream = header.stream, .queue = header.queue, .position = 0};
+  const LaunchTag tag{.op = op, .number = numbered_ + 1, .seq = header.launch, .stream = stream(header.stream), .queue = header.queue, .position = 0};
   std::lock_guard lock(monitor_.mutex);
   hazards_.add({kind, resource, {tag}, {}, host_now(), text_of(tag) + ": " + text});
 }
@@ -258,6 +258,16 @@ EngineStats Engine::stats() {
   s.launches = numbered_;
   for (size_t d = 0; d < devices_.size(); ++d) s.retired_per_device.push_back(device_retired_[d].load(std::memory_order_relaxed));
   return s;
+}
+
+void Engine::name_stream(uint32_t number, const char* name) {
+  if (streams_.size() < kMostStreams) streams_.try_emplace(number, name);
+}
+
+const char* Engine::stream(uint32_t number) {
+  if (const auto known = streams_.find(number); known != streams_.end()) return known->second.c_str();
+  if (streams_.size() >= kMostStreams) return "(one of many)";
+  return streams_.emplace(number, std::to_string(number)).first->second.c_str();
 }
 
 void Engine::set_name(std::string& name, const char* to) {

@@ -329,7 +329,7 @@ void Mesh::enqueue(void* op) {
   launch->queue = header.queue;
   launch->number = engine_->number_launch();
   launch->seq = header.launch;
-  launch->stream = header.stream;
+  launch->stream = engine_->stream(header.stream);
   engine_->spend_host_time(engine_->cost().launch_host_ns());
   engine_->submit(std::move(launch));
 }
@@ -437,6 +437,11 @@ void Mesh::name(mr_handle object, const char* name) {
     engine_->set_name(s->name, name);
     memory_.own(s->room, name);
   }
+}
+
+void Mesh::name_stream(uint32_t stream, const char* name) {
+  if (name == nullptr || *name == 0) throw error(MR_INVALID_ARGUMENT, "name_stream: name is empty");
+  engine_->name_stream(stream, name);
 }
 
 }  // namespace meshrun::emu

@@ -62,6 +62,7 @@ class Mesh {
   std::string report();
   uint32_t semaphore_value(mr_handle semaphore, uint32_t row, uint32_t col);
   void name(mr_handle object, const char* name);
+  void name_stream(uint32_t stream, const char* name);
 
   // ---- for the operations
   const Config& config() const { return config_; }

@@ -42,7 +42,7 @@ void Mesh::trace_execute(mr_handle handle, uint32_t queue, uint64_t first_launch
     launch->queue = queue;
     launch->number = engine_->number_launch();
     launch->seq = header.launch;
-    launch->stream = step.stream;
+    launch->stream = engine_->stream(step.stream);
     engine_->submit(std::move(launch));
   }
 }

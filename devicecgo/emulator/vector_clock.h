@@ -17,7 +17,7 @@ struct LaunchTag {
   const char* op = "";
   uint64_t number = 0;  // of the launch on the mesh; 0 = a write, or memory being made
   uint64_t seq = 0;     // the runtime's number
-  uint32_t stream = 0;
+  const char* stream = "";  // its name, or else its number
   uint32_t queue = 0;
   uint32_t position = 0;
 

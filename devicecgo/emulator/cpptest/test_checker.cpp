@@ -133,6 +133,8 @@ Outcome play(const Gathers& g, const std::string& config, const char* fault = nu
       extension().name(mesh.handle(), banks[b][i], ("ag[1].bank" + std::to_string(b) + "." + std::to_string(i)).c_str(), &e);
   }
   Outcome o;
+  REQUIRE(extension().name_stream(mesh.handle(), 3, "denoise", &e) == MR_OK);
+  CHECK(extension().name_stream(mesh.handle(), 3, "", &e) == MR_INVALID_ARGUMENT);
   for (int i = 0; i < g.count; ++i) {
     auto op = make_op<mr_all_gather>(MR_OP_ALL_GATHER);
     op.input = tensors[i];
@@ -381,7 +383,8 @@ TEST_CASE("checker: the report names both launches, the devices, the resource an
   const Outcome o = play({.banks = 1, .count = 3}, "clock=lockstep\nskew_us=200\nseed=3");
   CHECK(o.fence.code == MR_HAZARD);
   CHECK_MESSAGE(contains(o.report, "\"launches\":[{\"seq\":"), o.report);
-  CHECK(contains(o.report, "\"op\":\"all_gather\",\"stream\":3"));
+  CHECK(contains(o.report, "\"op\":\"all_gather\",\"stream\":\"denoise\""));
+  CHECK_MESSAGE(contains(o.report, "(all_gather, stream denoise)"), o.report);
   CHECK(contains(o.report, "\"virtual_ns\":"));
   CHECK(contains(o.report, "\"devices\":[[0,"));
   CHECK(contains(o.report, "\"hang\":null"));
