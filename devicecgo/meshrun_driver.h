@@ -698,6 +698,13 @@ typedef struct mr_launch_profile {
   uint64_t end_ns;
 } mr_launch_profile;
 
+/* Virtual times of one device in a launch. What it waited for others to begin the launch is no cost of the operation. */
+typedef struct mr_device_profile {
+  uint64_t start_ns;
+  uint64_t end_ns;
+  uint64_t waiting_ns;
+} mr_device_profile;
+
 enum { MR_CLOCK_PROGRESS = 0, MR_CLOCK_IDLE = 1, MR_CLOCK_BUSY = 2 };
 
 typedef struct mr_emulator_ext {
@@ -721,6 +728,9 @@ typedef struct mr_emulator_ext {
   int32_t (*semaphore_value)(mr_handle mesh, mr_handle semaphore, uint32_t row, uint32_t col, uint32_t* value, mr_error* error);
   /* Tells the emulator the name by which reports call a tensor or a semaphore. */
   int32_t (*name)(mr_handle mesh, mr_handle object, const char* name, mr_error* error);
+  /* Times of a retired launch on each device, row by row, `capacity` of them at most. *count is how many there are: 0 unless the mesh was
+   * opened with device_times=on. */
+  int32_t (*launch_devices)(mr_handle mesh, uint64_t launch, mr_device_profile* devices, uint32_t capacity, uint32_t* count, mr_error* error);
 } mr_emulator_ext;
 
 #ifdef __cplusplus
