@@ -44,7 +44,7 @@ func (s *State) runHook(ctx context.Context, command string, report any) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	c := exec.CommandContext(ctx, "sh", "-c", command)
-	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(string(text) + "\n"), s.Stderr, s.Stderr
+	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(string(text)+"\n"), s.Stderr, s.Stderr
 	// What the shell has started ends with it.
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
