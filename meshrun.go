@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -136,6 +138,12 @@ type Config struct {
 
 	// Record keeps a journal of every call.
 	Record bool
+	// DeviceTimes has the journal of an emulated mesh say, for each call, when each device began and ended it, and how long it waited
+	// for others to begin.
+	DeviceTimes bool
+	// NoProgress are the limits of an emulated mesh: an operation that waits, and of which nothing moves for longer, is a hang. By operation, as the
+	// report calls it; that of "" is for all others. Whole microseconds; 0 and absent: none.
+	NoProgress map[string]time.Duration
 	// Skew puts the devices and links of an emulated mesh apart by seeded delays of up to so long; whole microseconds.
 	Skew time.Duration
 	// GoOn lets an emulated mesh go on after a hazard, which its report then lists. Otherwise it stops at the first, with ErrHazard.
@@ -189,6 +197,11 @@ func Open(ctx context.Context, c Config) (*Mesh, error) {
 	if c.Skew < 0 || c.Skew%time.Microsecond != 0 {
 		return nil, messages.Invalid("open", "skew", c.Skew, "is a whole number of microseconds, at least 0")
 	}
+	for op, limit := range c.NoProgress {
+		if limit < 0 || limit%time.Microsecond != 0 {
+			return nil, messages.Invalid("open", "no_progress "+op, limit, "is a whole number of microseconds, at least 0")
+		}
+	}
 	options := devicecgo.Options{Shape: c.Mesh, Queues: c.Queues}
 	if c.Driver == emulator.Name {
 		options.Config = append(c.emulator(), broken.settings...)
@@ -199,7 +212,7 @@ func Open(ctx context.Context, c Config) (*Mesh, error) {
 	rt, err := actors.Start(ctx, actors.Config{
 		Open:     func() (devicecgo.Device, error) { return opened(driver.Open(options)) },
 		NumLinks: c.NumLinks, Topology: c.Topology, Policy: c.Policy, Inflight: c.Inflight, Queue: c.Queue, Refuse: c.Refuse,
-		Lockstep: c.Lockstep, Record: c.Record, Break: broken.rules, Logger: c.Logger,
+		Lockstep: c.Lockstep, Record: c.Record, DeviceTimes: c.DeviceTimes, Break: broken.rules, Logger: c.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -237,6 +250,16 @@ func (c *Config) emulator() []devicecgo.Setting {
 	add("skew_us", int(c.Skew/time.Microsecond))
 	if c.GoOn {
 		s = append(s, devicecgo.Setting{Key: "on_hazard", Value: "continue"})
+	}
+	for _, op := range slices.Sorted(maps.Keys(c.NoProgress)) {
+		key := "no_progress_us"
+		if op != "" {
+			key += "[" + op + "]"
+		}
+		s = append(s, devicecgo.Setting{Key: key, Value: strconv.FormatInt(c.NoProgress[op].Microseconds(), 10)})
+	}
+	if c.DeviceTimes {
+		s = append(s, devicecgo.Setting{Key: "device_times", Value: "on"})
 	}
 	add("grid_x", c.GridX)
 	add("grid_y", c.GridY)

@@ -139,10 +139,32 @@ func (d *device) retire(upTo uint64) {
 				}
 				t.row.EndNS = max(t.row.EndNS, end)
 			}
+			if d.rt.cfg.DeviceTimes {
+				d.timeDevices(t)
+			}
 		}
 		d.answer(t, err)
 	}
 	d.bury()
+}
+
+// timeDevices adds to a row what its launches took on each device.
+func (d *device) timeDevices(t *task) {
+	for n := t.first(); n <= t.launch; n++ {
+		times, err := d.dev.Emulator().LaunchDevices(n)
+		if err != nil {
+			return
+		}
+		if t.row.Devices == nil {
+			t.row.Devices = times
+			continue
+		}
+		for i, one := range times {
+			sum := &t.row.Devices[i]
+			sum.EndNS = max(sum.EndNS, one.EndNS)
+			sum.WaitingNS += one.WaitingNS
+		}
+	}
 }
 
 func (d *device) collectFailures() {

@@ -42,6 +42,8 @@ type Config struct {
 	Lockstep bool
 	// Record keeps a journal of what is done for each call.
 	Record bool
+	// DeviceTimes has the journal of an emulated mesh that was opened with device_times=on say when each device was at each call.
+	DeviceTimes bool
 
 	// Break switches rules off; the zero value none.
 	Break Break

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 
@@ -45,7 +46,8 @@ int32_t call(mr_ref* r, Function function, Args... args) noexcept {
   return guarded(e, [&] { return function(r->mesh, args..., e); });
 }
 
-#define EXTENSION(r, name) ((r)->emulator != nullptr ? (r)->emulator->name : nullptr)
+// A function that the driver's table has; it ends sooner in an older driver.
+#define EXTENSION(r, name) ((r)->emulator != nullptr && (r)->emulator->size > offsetof(mr_emulator_ext, name) ? (r)->emulator->name : nullptr)
 
 }  // namespace
 
@@ -133,6 +135,10 @@ int32_t mr_clock_advance(mr_ref* r, uint64_t until, uint32_t wait_us, int32_t* s
   return call(r, EXTENSION(r, clock_advance), until, wait_us, state);
 }
 int32_t mr_profile(mr_ref* r, uint64_t launch, mr_launch_profile* p) { return call(r, EXTENSION(r, launch_profile), launch, p); }
+int32_t mr_profile_devices(mr_ref* r, uint64_t launch, mr_device_profile* d, uint32_t n, uint32_t* count) {
+  // Behind the end of the first version's table.
+  return call(r, EXTENSION(r, launch_devices), launch, d, n, count);
+}
 int32_t mr_fault(mr_ref* r, const char* text) { return call(r, EXTENSION(r, fault), text); }
 int32_t mr_report(mr_ref* r, char* json, uint64_t n, uint64_t* needed) { return call(r, EXTENSION(r, report), json, n, needed); }
 int32_t mr_semaphore_value(mr_ref* r, mr_handle s, uint32_t row, uint32_t col, uint32_t* v) {

@@ -51,6 +51,7 @@ int32_t mr_failure_next(mr_ref* r, uint64_t* launch);
 int32_t mr_clock_now(mr_ref* r, uint64_t* ns);
 int32_t mr_clock_advance(mr_ref* r, uint64_t until, uint32_t wait_us, int32_t* state);
 int32_t mr_profile(mr_ref* r, uint64_t launch, mr_launch_profile* p);
+int32_t mr_profile_devices(mr_ref* r, uint64_t launch, mr_device_profile* d, uint32_t n, uint32_t* count);
 int32_t mr_fault(mr_ref* r, const char* text);
 int32_t mr_report(mr_ref* r, char* json, uint64_t n, uint64_t* needed);
 int32_t mr_semaphore_value(mr_ref* r, mr_handle s, uint32_t row, uint32_t col, uint32_t* v);

@@ -306,6 +306,20 @@ func (e *emulator) LaunchTimes(launch uint64) (start, end uint64, err error) {
 	return uint64(p.start_ns), uint64(p.end_ns), err
 }
 
+func (e *emulator) LaunchDevices(launch uint64) ([]messages.DeviceTime, error) {
+	all := make([]C.mr_device_profile, e.info.Shape.Devices())
+	var count C.uint32_t
+	if err := e.check("launch_devices", C.mr_profile_devices(e.ref, C.uint64_t(launch), &all[0], C.uint32_t(len(all)), &count)); err != nil {
+		return nil, err
+	}
+	out := make([]messages.DeviceTime, min(int(count), len(all)))
+	for i := range out {
+		out[i] = messages.DeviceTime{At: messages.Coord{Row: i / e.info.Shape.Cols, Col: i % e.info.Shape.Cols},
+			StartNS: uint64(all[i].start_ns), EndNS: uint64(all[i].end_ns), WaitingNS: uint64(all[i].waiting_ns)}
+	}
+	return out, nil
+}
+
 func (e *emulator) Fault(line string) error {
 	text := C.CString(line)
 	defer C.free(unsafe.Pointer(text))

@@ -90,6 +90,8 @@ type Emulator interface {
 	Advance(untilNS uint64, maxWaitUS int) (ClockState, error)
 	// LaunchTimes returns the first start and the last end of a retired launch over the devices, in virtual ns.
 	LaunchTimes(launch uint64) (start, end uint64, err error)
+	// LaunchDevices returns the times of a retired launch on each device, row by row; none unless the mesh was opened with device_times=on.
+	LaunchDevices(launch uint64) ([]messages.DeviceTime, error)
 	// Fault injects one fault, a line of docs/faults.md.
 	Fault(line string) error
 	// Report is the JSON object of hazards, hang and stats.

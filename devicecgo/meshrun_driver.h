@@ -698,6 +698,13 @@ typedef struct mr_launch_profile {
   uint64_t end_ns;
 } mr_launch_profile;
 
+/* Virtual times of one device in a launch. What it waited for others to begin the launch is no cost of the operation. */
+typedef struct mr_device_profile {
+  uint64_t start_ns;
+  uint64_t end_ns;
+  uint64_t waiting_ns;
+} mr_device_profile;
+
 enum { MR_CLOCK_PROGRESS = 0, MR_CLOCK_IDLE = 1, MR_CLOCK_BUSY = 2 };
 
 typedef struct mr_emulator_ext {
@@ -723,6 +730,9 @@ typedef struct mr_emulator_ext {
   int32_t (*name)(mr_handle mesh, mr_handle object, const char* name, mr_error* error);
   /* The same for a stream, by the number that op headers give it. Once: before its first operation. */
   int32_t (*name_stream)(mr_handle mesh, uint32_t stream, const char* name, mr_error* error);
+  /* Times of a retired launch on each device, row by row, `capacity` of them at most. *count is how many there are: 0 unless the mesh was
+   * opened with device_times=on. */
+  int32_t (*launch_devices)(mr_handle mesh, uint64_t launch, mr_device_profile* devices, uint32_t capacity, uint32_t* count, mr_error* error);
 } mr_emulator_ext;
 
 #ifdef __cplusplus

@@ -60,12 +60,21 @@ type Row struct {
 	Stream  string
 	Effects []Effect
 	Returns any
-	Launch  uint64 // 0: never launched
-	Timed   bool   // StartNS and EndNS are known
-	StartNS uint64 // virtual: first start over the devices
-	EndNS   uint64 // virtual: last end
+	Launch  uint64       // 0: never launched
+	Timed   bool         // StartNS and EndNS are known
+	StartNS uint64       // virtual: first start over the devices
+	EndNS   uint64       // virtual: last end
+	Devices []DeviceTime // the same for each device, row by row; nil unless asked for
 	Err     error
 	Listed  bool // it is in the journal; a call that launches several times has one row
+}
+
+// DeviceTime is what one device took for a call, in virtual time. What it waited for others to begin is no cost of the operation.
+type DeviceTime struct {
+	At        Coord  `json:"at"`
+	StartNS   uint64 `json:"start_ns"`
+	EndNS     uint64 `json:"end_ns"`
+	WaitingNS uint64 `json:"waiting_ns"`
 }
 
 // Returned describes a tensor that a call returned: its shape and the name of the buffer that holds it, "fresh" for memory that no

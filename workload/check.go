@@ -80,6 +80,9 @@ func (c *Config) meshShape() (meshrun.MeshShape, error) {
 func (j *job) meshConfig() meshrun.Config {
 	c := meshrun.Config{Preset: j.cfg.Preset, NumLinks: j.cfg.NumLinks, Topology: j.cfg.Topology, Queues: j.cfg.Queues, Mode: j.cfg.Mode, Seed: j.cfg.Seed, Lockstep: true,
 		Skew: time.Duration(j.cfg.SkewUS) * time.Microsecond}
+	if us := j.cfg.NoProgressUS; us > 0 {
+		c.NoProgress = map[string]time.Duration{"": time.Duration(us) * time.Microsecond}
+	}
 	if c.Preset == "" {
 		c.Mesh = j.cfg.Mesh
 	}

@@ -2,6 +2,7 @@ package workload
 
 import (
 	"github.com/meshrun/meshrun"
+	"github.com/meshrun/meshrun/messages"
 	"github.com/meshrun/meshrun/workload/nn"
 )
 
@@ -33,10 +34,12 @@ type Config struct {
 	Steps    int    // 0: the model's default
 	Queues   int
 	Seed     uint64
-	Halo     nn.Halo    // of decoders: nn.HaloFull, the default, or nn.HaloCompact
-	Frames   string     // folder for the pictures of every stream; "": none are written
-	SkewUS   int        // seeded delays of devices and links, at most
-	Verify   *Tolerance // nil: by model and dtype
+	Halo     nn.Halo // of decoders: nn.HaloFull, the default, or nn.HaloCompact
+	Frames   string  // folder for the pictures of every stream; "": none are written
+	SkewUS   int     // seeded delays of devices and links, at most
+	// NoProgressUS makes an operation a hang that waits, and of which nothing moves for so long; 0: none.
+	NoProgressUS int
+	Verify       *Tolerance // nil: by model and dtype
 }
 
 // Progress tells how far a run is. It is called from several goroutines, one at a time.
@@ -76,6 +79,15 @@ type OperationTime struct {
 	Name      string  `json:"name"`
 	Launches  int     `json:"launches"`
 	VirtualMS float64 `json:"virtual_ms"` // from the first device's start to the last device's end, summed
+	WaitingMS float64 `json:"waiting_ms"` // of it, the most that one device waited for others to begin
+}
+
+// LateDevice is the device that others waited for most.
+type LateDevice struct {
+	At        messages.Coord `json:"at"`
+	Launches  int            `json:"launches"`   // in which somebody waited for it
+	WaitingMS float64        `json:"waiting_ms"` // the most that one device waited for it, summed over launches
+	Share     float64        `json:"share"`      // of the virtual time
 }
 
 // Result is what became of a run.
@@ -92,4 +104,5 @@ type Result struct {
 	Forwards  int   `json:"forwards"`
 
 	Times []OperationTime `json:"times,omitempty"` // by operation, the longest first
+	Late  *LateDevice     `json:"late,omitempty"`  // nil: nobody was late by much
 }

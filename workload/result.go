@@ -53,12 +53,16 @@ func (r *Result) take(ctx context.Context, mesh *meshrun.Mesh) error {
 		Hazards []any           `json:"hazards"`
 		Hang    any             `json:"hang"`
 		Stats   json.RawMessage `json:"stats"`
+		Virtual uint64          `json:"virtual_ns"`
 	}
 	if err := json.Unmarshal(text, &report); err != nil {
 		return fmt.Errorf("%w: the mesh's report: %w", messages.ErrInternal, err)
 	}
 	r.Hazards, r.Hang = append(r.Hazards, report.Hazards...), report.Hang
-	r.Times = operationTimes(report.Stats)
+	r.Times, r.Late = operationTimes(report.Stats, report.Virtual)
+	if r.Late != nil {
+		stats["late"] = r.Late
+	}
 	if len(report.Stats) > 0 {
 		stats["mesh"] = report.Stats
 		var counts struct {

@@ -124,7 +124,7 @@ func (s strict) run(t *testing.T, seed uint64, skew int) map[string]string {
 	t.Helper()
 	c, err := casefile.Parse([]byte(s.text(fmt.Sprintf(`"seed":%d,"skew_us":%d,`, seed, skew))), nil)
 	require.NoError(t, err)
-	result, err := exec.Run(t.Context(), c)
+	result, err := exec.Run(t.Context(), c, exec.Options{})
 	require.NoError(t, err, "seed %d", seed)
 	require.NoError(t, result.Err(), "seed %d", seed)
 	all := map[string]string{}

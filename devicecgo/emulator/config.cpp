@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "errors.h"
+#include "ops.h"
 
 namespace meshrun::emu {
 namespace {
@@ -13,6 +14,7 @@ constexpr uint32_t kMostLinks = 16;
 constexpr uint32_t kMostRows = 64;  // per axis
 constexpr uint32_t kMostThreads = 64;
 constexpr uint32_t kMostQueues = 2;
+constexpr uint64_t kMostLimit = 1'000'000'000'000;  // us
 
 Error bad(std::string_view key, std::string_view value, const char* rule) {
   return error(MR_INVALID_ARGUMENT, "open: config %.*s=%.*s: %s", static_cast<int>(key.size()), key.data(),
@@ -65,6 +67,14 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
     config.seed = number(key, value, 0, UINT64_MAX);
   } else if (key == "skew_us") {
     config.skew_ns = number(key, value, 0, 1'000'000'000) * 1000;
+  } else if (key == "no_progress_us") {
+    config.no_progress.otherwise_ns = number(key, value, 0, kMostLimit) * 1000;
+  } else if (key.starts_with("no_progress_us[") && key.ends_with(']')) {
+    const std::string op(key.substr(key.find('[') + 1, key.size() - key.find('[') - 2));
+    if (!is_op(op)) throw bad(key, value, "no such operation");
+    config.no_progress.of_ns.emplace_back(op, number(key, value, 0, kMostLimit) * 1000);
+  } else if (key == "device_times") {
+    config.device_times = choice(key, value, "off", "on");
   } else if (key == "checker") {
     config.checker = choice(key, value, "off", "on");
   } else if (key == "on_hazard") {

@@ -6,6 +6,7 @@
 
 #include "meshrun_driver.h"
 #include "presets.h"
+#include "watch.h"
 
 namespace meshrun::emu {
 
@@ -49,6 +50,8 @@ struct Config {
   bool checker = true;         // checker=off: only to measure what it costs
   bool stop_on_hazard = true;  // on_hazard=stop
   uint32_t threads = 2;
+  NoProgress no_progress;
+  bool device_times = false;  // keep the times of each device in each launch
   Breaks breaks;
   uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's
 };

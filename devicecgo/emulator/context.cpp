@@ -11,6 +11,7 @@ void Context::enter(Engine& engine, Launch& launch, uint32_t device) {
   settled_ns_ = 0;
   entered = left = false;
   start_ns = end_ns = 0;
+  absences.clear();
 }
 
 void Context::run() {
@@ -41,6 +42,8 @@ bool Context::Wait::await_ready() const {
 }
 
 void Context::Wait::await_suspend(std::coroutine_handle<> h) {
+  since_ns_ = context_.now();
+  context_.engine_->watch().arm(since_ns_);
   handle = h;
   word = &word_;
   next = word_.waiters;
@@ -56,6 +59,10 @@ void Context::Wait::await_suspend(std::coroutine_handle<> h) {
 uint64_t Context::Wait::await_resume() const {
   Strand::here() = strand_;
   if (Checker* checker = context_.engine_->checker()) checker->waited(word_, target, owed);
+  if (since_ns_ < context_.now()) {
+    context_.launch_->active_until(context_.now());
+    if (semaphore != nullptr) context_.engine_->lateness().waited(context_, owed, since_ns_, context_.now());
+  }
   const uint64_t tail = std::max(context_.now(), word_.tail_ns);
   context_.settle(tail);
   return tail;
@@ -63,10 +70,14 @@ uint64_t Context::Wait::await_resume() const {
 
 void Context::raise(const Signal& signal, uint64_t tail_ns) {
   if (Checker* checker = engine_->checker()) checker->raise(*this, signal.semaphore, signal.lane, device_, signal.announces);
+  moves(signal.semaphore.word(device_, signal.lane));
   engine_->deliver(signal.semaphore.word(device_, signal.lane), signal.amount, tail_ns, Strand::here()->stamp());
 }
 
-void Context::raise(Word& count, uint32_t amount, uint64_t tail_ns) { engine_->deliver(count, amount, tail_ns, Strand::here()->stamp()); }
+void Context::raise(Word& count, uint32_t amount, uint64_t tail_ns) {
+  moves(count);
+  engine_->deliver(count, amount, tail_ns, Strand::here()->stamp());
+}
 
 void Context::clear(Semaphore& semaphore, uint32_t lane) {
   if (Checker* checker = engine_->checker()) checker->clear(*this, semaphore, lane);
@@ -91,6 +102,7 @@ void Context::transfer(const Hop& hop, uint64_t bytes, uint64_t after, const Sig
   const Crossing c = engine_->fabric().cross(device_, hop.axis, hop.way, hop.link, bytes, (bytes + unit - 1) / unit, timing() ? open : ready, ready,
                                              launch_->number);
   settle(c.departed);
+  moves(signal.semaphore.word(hop.peer, signal.lane));
   engine_->at(timing() ? c.head : c.tail, Event::Kind::deliver, &signal.semaphore.word(hop.peer, signal.lane), signal.amount, c.tail, Strand::here()->stamp());
 }
 
@@ -110,11 +122,15 @@ void Context::multicast(const Line& line, bool ring, const Signal& signal) {
                            .hops_left = reach,
                            .arriving = false,
                            .by = Strand::here()->stamp(),
-                           .launch = launch_->number});
+                           .launch = launch_->number,
+                           .mover = launch_});
   }
 }
 
-void Context::Pause::await_suspend(std::coroutine_handle<> h) const { context.engine_->at(until_ns, Event::Kind::resume, h.address()); }
+void Context::Pause::await_suspend(std::coroutine_handle<> h) const {
+  context.launch_->active_until(until_ns);
+  context.engine_->at(until_ns, Event::Kind::resume, h.address());
+}
 
 Context::Pause Context::compute(const Cost& cost, uint64_t after) {
   return until(engine_->reserve_cores(device_, this->cost().compute_ns(cost, *launch_->plan->work), after));

@@ -64,6 +64,7 @@ class Context final : public ProgramSink {
     }
     Context& context_;
     Word& word_;
+    uint64_t since_ns_ = UINT64_MAX;  // when it was suspended
     Strand* const strand_ = Strand::here();
   };
   Wait wait(Semaphore& semaphore, uint32_t lane, uint32_t target, Owed owed);
@@ -132,9 +133,13 @@ class Context final : public ProgramSink {
   bool left = false;
   uint64_t start_ns = 0;
   uint64_t end_ns = 0;
+  Absences absences;  // met so far
 
  private:
   void transfer(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal);
+  void moves(Word& word) {
+    if (engine_->watch().on()) word.mover = launch_;
+  }
   void settle(uint64_t ns) { settled_ns_ = std::max(settled_ns_, ns); }
 
   Engine* engine_ = nullptr;

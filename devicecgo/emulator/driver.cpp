@@ -162,6 +162,10 @@ constexpr mr_emulator_ext kExtension = {
     .name_stream = [](mr_handle mesh, uint32_t stream, const char* name, mr_error* e) {
       return on_any_mesh(mesh, "name_stream", e, [&](Mesh& m) { m.name_stream(stream, name); });
     },
+    .launch_devices = [](mr_handle mesh, uint64_t launch, mr_device_profile* devices, uint32_t capacity, uint32_t* count, mr_error* e) {
+      return on_any_mesh(mesh, "launch_devices", e,
+                         [&](Mesh& m) { given(count, "launch_devices: count") = m.launch_devices(launch, devices, capacity); });
+    },
 };
 
 // ---- the table -------------------------------------------------------------------------------------------------------------

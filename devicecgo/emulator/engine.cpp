@@ -43,6 +43,8 @@ Engine::Engine(const Config& config)
       hazards_(config_.stop_on_hazard),
       flow_(monitor_, config_.threads),
       fabric_(config_, cost_),
+      lateness_(config_.machine),
+      watch_(config_.no_progress),
       devices_(config_.machine.devices()),
       history_(devices_.size()),
       device_retired_(std::make_unique<std::atomic<uint64_t>[]>(devices_.size())) {
@@ -50,6 +52,7 @@ Engine::Engine(const Config& config)
     checker_.emplace(config_.machine, config_.queues, monitor_, hazards_);
     checker_->set_now(now_);
   }
+  stats_.waiting_per_device.resize(devices_.size());
   thread_ = std::thread([this] { live(); });
 }
 
@@ -282,7 +285,12 @@ void Engine::remember_profile(const Launch& launch) {
     profile_order_.pop_front();
   }
   const uint64_t seq = launch.tag.shown();
-  profiles_[seq] = {true, launch.start_ns, launch.end_ns};
+  LaunchProfile& profile = profiles_[seq];
+  profile = {.retired = true, .start_ns = launch.start_ns, .end_ns = launch.end_ns, .devices = {}};
+  for (uint32_t d = 0; config_.device_times && d < devices_.size(); ++d) {
+    const Context& c = launch.contexts[d];
+    profile.devices.push_back({c.start_ns, c.end_ns, c.absences.ns()});
+  }
   profile_order_.push_back(seq);
 }
 

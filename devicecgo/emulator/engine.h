@@ -18,7 +18,9 @@
 #include "events.h"
 #include "fabric.h"
 #include "faults.h"
+#include "lateness.h"
 #include "launch.h"
+#include "watch.h"
 
 namespace meshrun::emu {
 
@@ -31,10 +33,17 @@ struct HostEvent {
   bool seen = false;  // the host has been told; the host's own
 };
 
+struct DeviceProfile {
+  uint64_t start_ns = 0;
+  uint64_t end_ns = 0;
+  uint64_t waiting_ns = 0;  // for others to begin
+};
+
 struct LaunchProfile {
   bool retired = false;
   uint64_t start_ns = 0;
   uint64_t end_ns = 0;
+  std::vector<DeviceProfile> devices;  // where the config asks for them
 };
 
 struct Failure {
@@ -49,19 +58,13 @@ struct Hang {
   std::string json;
 };
 
-// OperationStats is what became of all launches of one operation.
-struct OperationStats {
-  const char* name;
-  uint64_t launches = 0;
-  uint64_t span_ns = 0;  // from the first device's start to the last device's end, summed
-};
-
 struct EngineStats {
   uint64_t launches = 0;
   uint64_t retired = 0;
   uint64_t bytes_over_links = 0;
   uint64_t events = 0;
   std::vector<uint64_t> retired_per_device;
+  std::vector<uint64_t> waiting_per_device;  // ns, for others to begin
   std::vector<OperationStats> operations;  // in the order of their first end
 };
 
@@ -121,6 +124,8 @@ class Engine {
   }
   void ready(std::coroutine_handle<> h) { ready_.push_back(h); }
   void ended(Context& context) { ended_.push_back(&context); }
+  Lateness& lateness() { return lateness_; }
+  Watch& watch() { return watch_; }
   Fabric& fabric() { return fabric_; }
   DataFlow& flow() { return flow_; }
   uint64_t reserve_cores(uint32_t device, uint64_t ns, uint64_t after);  // when they are done
@@ -136,6 +141,8 @@ class Engine {
   struct DeviceQueue {
     uint64_t position = 0;  // commands that it has done
     bool busy = false;      // a program runs, or will at a time already set
+    Launch* current = nullptr;  // that it has entered
+    uint64_t active_ns = 0;     // when it has left one last
   };
   struct Device {
     std::array<DeviceQueue, 2> queues;
@@ -189,6 +196,10 @@ class Engine {
   OperationStats& stats_of(const char* operation);  // under the lock
   bool recycle(std::unique_lock<std::mutex>& lock);
   bool unfinished() const;
+  bool over() const { return stalled_ != nullptr || heap_.empty(); }  // nothing more will happen
+  uint64_t due_ns() const { return std::min(heap_.next_ns(), watch_.next_ns()); }
+  void set_deadline(Launch& launch);
+  void look_for_stall();
   Hang describe_hang();
   void note_hang();
   std::optional<Advance> answer_advance();
@@ -240,6 +251,9 @@ class Engine {
   uint64_t now_ = 0;
   EventHeap heap_;
   Fabric fabric_;
+  Lateness lateness_;
+  Watch watch_;
+  const Launch* stalled_ = nullptr;  // its limit has passed
   std::vector<Device> devices_;
   std::array<Queue, 2> queues_;
   std::vector<std::coroutine_handle<>> ready_;

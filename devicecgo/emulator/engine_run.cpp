@@ -77,7 +77,7 @@ void Engine::main() {
       continue;
     }
     if (flow_.help(lock)) continue;
-    if (!config_.lockstep && heap_.empty() && unfinished() && !hazards_.stopped()) note_hang();
+    if (!config_.lockstep && over() && unfinished() && !hazards_.stopped()) note_hang();
     if (open_)
       if (const std::optional<Advance> answer = answer_advance()) {
         answer_ = answer;
@@ -113,6 +113,8 @@ bool Engine::accept(std::unique_lock<std::mutex>& lock) {
                      .stream = launch->stream,
                      .queue = launch->queue,
                      .position = static_cast<uint32_t>(queues_[launch->queue].end())};
+      launch->limit_ns = watch_.limit_ns(launch->tag.op);
+      launch->active_ns = launch->progress_ns = launch->deadline_ns = 0;
       strike(*launch);
       tails_[launch->queue].open.push_back(launch.get());
       queues_[launch->queue].commands.push_back(std::move(launch));
@@ -180,8 +182,8 @@ bool Engine::open_for(uint64_t ns) const {
 }
 
 bool Engine::may_step() const {
-  if (hazards_.stopped()) return false;
-  return !ready_.empty() || (!heap_.empty() && open_for(heap_.next_ns()));
+  if (hazards_.stopped() || stalled_ != nullptr) return false;
+  return !ready_.empty() || (!heap_.empty() && open_for(due_ns()));
 }
 
 void Engine::step() {
@@ -192,6 +194,10 @@ void Engine::step() {
     }
     ready_.clear();
     settle_programs();
+    return;
+  }
+  if (heap_.next_ns() > watch_.next_ns()) {
+    look_for_stall();
     return;
   }
   Event e = heap_.pop();
@@ -229,6 +235,7 @@ void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampR
   const uint32_t value = word.value.load(std::memory_order_relaxed) + amount;
   word.value.store(value, std::memory_order_relaxed);
   word.tail_ns = std::max(word.tail_ns, tail_ns);
+  if (word.mover != nullptr) word.mover->active_until(std::max(now_, tail_ns));
   for (Waiter* w = word.waiters; w != nullptr;) {
     Waiter* next = w->next;
     if (value >= w->target) {
@@ -257,6 +264,7 @@ void Engine::send_transit(Transit transit) {
 
 // A control packet has arrived (or sets out, at first); it leaves for the next device.
 void Engine::pass_on(Transit* t) {
+  if (t->arriving && watch_.on()) t->semaphore->word(t->device, t->lane).mover = t->mover;
   if (t->arriving) deliver(t->semaphore->word(t->device, t->lane), t->amount, now_, t->by);
   if (t->hops_left == 0) {
     t->by = {};
@@ -315,6 +323,8 @@ bool Engine::note_entry(Context& context) {
     History& h = history_[context.device()];
     h.ring[h.count++ % History::kKept] = {launch.tag, now_, UINT64_MAX};
   }
+  if (launch.plan->in_queue) devices_[context.device()].queues[launch.queue].current = &launch;
+  launch.active_until(now_);
   if (launch.fails) {
     flow_.fail(launch, std::make_exception_ptr(error(MR_INTERNAL, "%s failed: a fault asks for it", launch.tag.op)));
     launch.fails = false;
@@ -361,6 +371,7 @@ void Engine::settle_programs() {
   for (size_t i = 0; i < ended_.size(); ++i) {
     Context* c = ended_[i];
     if (c->settled_ns() > now_) {
+      c->launch().active_until(c->settled_ns());
       at(c->settled_ns(), Event::Kind::leave, c);
     } else {
       leave(*c);
@@ -373,6 +384,7 @@ void Engine::leave(Context& context) {
   Launch& launch = context.launch();
   Device& d = devices_[context.device()];
   if (checker_) checker_->leave(context);
+  lateness_.left(context);
   context.drop();
   context.left = true;
   context.end_ns = now_;
@@ -385,8 +397,13 @@ void Engine::leave(Context& context) {
   launch.start_ns = std::min(launch.start_ns, context.start_ns);
   launch.end_ns = std::max(launch.end_ns, now_);
   if (launch.plan->in_queue) {
-    d.queues[launch.queue].busy = false;
-    ++d.queues[launch.queue].position;
+    DeviceQueue& dq = d.queues[launch.queue];
+    dq.busy = false;
+    dq.current = nullptr;
+    dq.active_ns = now_;
+    ++dq.position;
+    launch.active_until(now_);
+    watch_.arm(now_);
   }
   if (launch.number != 0) device_retired_[context.device()].fetch_add(1, std::memory_order_relaxed);
   if (--launch.devices_left == 0) command_done(launch);
@@ -406,6 +423,7 @@ void Engine::command_done(Launch& launch) {
     OperationStats& o = stats_of(launch.plan->name());
     ++o.launches;
     o.span_ns += launch.end_ns - launch.start_ns;
+    lateness_.sum_up(launch, o, stats_.waiting_per_device);
     remember_profile(launch);
   }
   if (launch.open_work == 0) advance_queue(launch.queue);
@@ -414,7 +432,7 @@ void Engine::command_done(Launch& launch) {
 OperationStats& Engine::stats_of(const char* operation) {
   for (OperationStats& o : stats_.operations)
     if (std::string_view(o.name) == operation) return o;
-  return stats_.operations.emplace_back(OperationStats{.name = operation});
+  return stats_.operations.emplace_back(OperationStats{.name = operation, .late = {}});
 }
 
 bool Engine::unfinished() const {
@@ -429,7 +447,7 @@ std::optional<Advance> Engine::answer_advance() {
   if (!flow_.idle()) return std::nullopt;
   if (unseen_done()) return Advance::progress;
   if (hazards_.stopped()) return Advance::hazard;
-  if (heap_.empty() && unfinished()) {
+  if (over() && unfinished()) {
     note_hang();
     return Advance::hang;
   }

@@ -24,6 +24,7 @@ struct Transit {
   bool arriving = false;  // false: it sets out
   StampRef by;            // who raises
   uint64_t launch = 0;    // its number
+  class Launch* mover = nullptr;
 };
 
 struct Event {

@@ -77,7 +77,7 @@ Hang Engine::describe_hang() {
   std::vector<bool> met(devices_.size());
   const Stuck* s = nullptr;
   for (const Stuck& first : all.stuck())
-    if (first.waiter->semaphore != nullptr) {
+    if (first.waiter->semaphore != nullptr && (stalled_ == nullptr || first.launch == stalled_)) {
       s = &first;
       break;
     }
@@ -201,6 +201,12 @@ Hang Engine::describe_hang() {
   json.end_array();
   Hang hang;
   hang.text = format("hang at %llu ns: %s", static_cast<unsigned long long>(now_), story.c_str());
+  if (stalled_ != nullptr) {
+    const auto us = static_cast<unsigned long long>(stalled_->limit_ns / 1000);
+    hang.text += format("; launch %llu (%s) has made no progress for %llu us, which is its limit", static_cast<unsigned long long>(stalled_->tag.shown()),
+                        stalled_->tag.op, us);
+    json.field("no_progress_us", us);
+  }
   if (listed != 0)
     hang.text += format("; %s%s", first_waits.c_str(), listed == 1 ? "" : format(", and %zu more wait", listed - 1).c_str());
   if (const uint64_t dropped = history_[culprit].dropped())

@@ -2,6 +2,7 @@
 // runs. A Launch is its way through a queue.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -82,6 +83,12 @@ class Launch final : public DataOwner {
   bool hangs = false;  // a fault: no device does anything in it
   bool fails = false;
   uint64_t late_ns = 0;
+  // of the watch
+  uint64_t limit_ns = 0;     // without progress; 0 = none
+  uint64_t active_ns = 0;    // up to when something of it is known to be under way
+  uint64_t progress_ns = 0;  // the same, with what its devices do before it; at the last look
+  uint64_t deadline_ns = 0;
+  void active_until(uint64_t ns) { active_ns = std::max(active_ns, ns); }
   std::vector<std::vector<Word*>> words;  // by device: words that this launch took over; the checker's
   uint32_t devices_left = 0;
   uint64_t start_ns = UINT64_MAX;

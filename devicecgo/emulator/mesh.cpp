@@ -1,5 +1,6 @@
 #include "mesh.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "errors.h"
@@ -376,6 +377,14 @@ void Mesh::launch_profile(uint64_t launch, mr_launch_profile& out) {
   out.end_ns = p->end_ns;
 }
 
+uint32_t Mesh::launch_devices(uint64_t launch, mr_device_profile* out, uint32_t capacity) {
+  const std::optional<LaunchProfile> p = engine_->profile(launch);
+  if (!p) return 0;
+  for (uint32_t d = 0; out != nullptr && d < capacity && d < p->devices.size(); ++d)
+    out[d] = {.start_ns = p->devices[d].start_ns, .end_ns = p->devices[d].end_ns, .waiting_ns = p->devices[d].waiting_ns};
+  return static_cast<uint32_t>(p->devices.size());
+}
+
 std::string Mesh::report() {
   const EngineStats stats = engine_->stats();
   Json json;
@@ -408,12 +417,24 @@ std::string Mesh::report() {
   json.key("retired_per_device").begin_array();
   for (const uint64_t n : stats.retired_per_device) json.value(n);
   json.end_array();
+  json.key("waiting_for_peers_ns_per_device").begin_array();
+  for (const uint64_t ns : stats.waiting_per_device) json.value(ns);
+  json.end_array();
   json.field("semaphores_live", semaphores_.live()).field("tensors_live", tensors_.live()).field("events_live", events_.live()).field("traces_live", traces_.live());
   json.field("dram_live_bytes", memory_.dram().live()).field("dram_peak_bytes", memory_.dram().peak());
   json.field("l1_live_bytes", memory_.l1().live()).field("l1_peak_bytes", memory_.l1().peak());
   json.key("operations").begin_array();
-  for (const OperationStats& o : stats.operations)
-    json.begin_object().field("name", o.name).field("launches", o.launches).field("span_ns", o.span_ns).end_object();
+  for (OperationStats o : stats.operations) {
+    json.begin_object().field("name", o.name).field("launches", o.launches).field("span_ns", o.span_ns);
+    json.field("waiting_for_peers_ns", o.waiting_ns).key("late").begin_array();
+    std::ranges::stable_sort(o.late, [](const LateDevice& a, const LateDevice& b) { return a.ns != b.ns ? a.ns > b.ns : a.device < b.device; });
+    for (const LateDevice& l : o.late) {
+      json.begin_object().key("at");
+      place(l.device);
+      json.field("launches", l.launches).field("ns", l.ns).end_object();
+    }
+    json.end_array().end_object();
+  }
   json.end_array();
   json.end_object();
   json.field("virtual_ns", engine_->host_now());

@@ -58,6 +58,7 @@ class Mesh {
   uint64_t clock_now() const { return engine_->host_now(); }
   int32_t clock_advance(uint64_t until_ns, uint32_t max_wait_us);
   void launch_profile(uint64_t launch, mr_launch_profile& out);
+  uint32_t launch_devices(uint64_t launch, mr_device_profile* out, uint32_t capacity);
   void fault(const char* text);
   std::string report();
   uint32_t semaphore_value(mr_handle semaphore, uint32_t row, uint32_t col);

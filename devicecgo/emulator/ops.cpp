@@ -48,4 +48,10 @@ const OpEntry* find_op(uint32_t op) {
   return op < table.size() && table[op].plan != nullptr ? &table[op] : nullptr;
 }
 
+bool is_op(std::string_view name) {
+  for (uint32_t op = 0; op < MR_OP_END; ++op)
+    if (const OpEntry* entry = find_op(op); entry != nullptr && name == entry->name) return true;
+  return false;
+}
+
 }  // namespace meshrun::emu

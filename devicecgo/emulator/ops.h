@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "request.h"
 
@@ -15,6 +16,7 @@ struct OpEntry {
 
 // Null for an operation that there is not.
 const OpEntry* find_op(uint32_t op);
+bool is_op(std::string_view name);
 
 std::unique_ptr<Plan> plan_all_gather(Request& r, mr_all_gather& op);
 std::unique_ptr<Plan> plan_reduce_scatter(Request& r, mr_reduce_scatter& op);

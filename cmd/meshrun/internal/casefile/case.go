@@ -35,6 +35,8 @@ type Limits struct {
 	L1Bytes   int64 // per core
 	Queue     int
 	Inflight  int
+	// NoProgress is in microseconds, by operation; that of "" is for all others.
+	NoProgress map[string]int
 }
 
 // DefaultHostBytes is the host memory that a functional case may need when it does not say.

@@ -131,9 +131,38 @@ func (d *decoder) limits(n *node) Limits {
 	l.L1Bytes = bytes("l1_bytes", 0)
 	l.Queue = d.count(f.take("queue"))
 	l.Inflight = d.count(f.take("inflight"))
+	l.NoProgress = d.noProgress(f.take("no_progress_us"))
 	f.notYet("depth")
 	f.end()
 	return l
+}
+
+// waiting are the operations in which devices wait for each other.
+var waiting = []messages.OpKind{messages.OpAllGather, messages.OpReduceScatter, messages.OpFusedDistributedNorm, messages.OpRingJointSDPA,
+	messages.OpExpRingJointSDPA, messages.OpNeighborPad, messages.OpNeighborPadHalo, messages.OpNPConv3D, messages.OpSliceReshard,
+	messages.OpPointToPoint, messages.OpStridedAllGatherMatmul, messages.OpMatmulStridedReduceScatter}
+
+// noProgress reads one limit for all operations, or one for each, with that of all others as "default".
+func (d *decoder) noProgress(n *node) map[string]int {
+	const most = 1_000_000_000_000
+	if n == nil {
+		return nil
+	}
+	if n.kind != object {
+		return map[string]int{"": d.whole(n, 0, most)}
+	}
+	f := d.object(n, "no_progress_us", "operation")
+	limits := map[string]int{}
+	if v := f.take("default"); v != nil {
+		limits[""] = d.whole(v, 0, most)
+	}
+	for _, kind := range waiting {
+		if v := f.take(kind.String()); v != nil {
+			limits[kind.String()] = d.whole(v, 0, most)
+		}
+	}
+	f.end()
+	return limits
 }
 
 func (d *decoder) tensors(n *node, c *Case) {

@@ -16,7 +16,9 @@ import (
 )
 
 func newExec(s *State) *cobra.Command {
-	return &cobra.Command{
+	var options execute.Options
+	var hook string
+	c := &cobra.Command{
 		Use:   "exec CASE.json",
 		Short: "Carries out a case file on an emulated mesh and prints what happened as JSON",
 		Long: `Carries out a case file on an emulated mesh, in virtual time, and prints what happened as JSON: a row for each call with what it
@@ -37,7 +39,7 @@ The format is described in docs/exec.md.`,
 			if err != nil {
 				return inFile(name, err)
 			}
-			result, err := execute.Run(c.Context(), parsed)
+			result, err := execute.Run(c.Context(), parsed, options)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -45,11 +47,16 @@ The format is described in docs/exec.md.`,
 				return fmt.Errorf("standard output: %w", err)
 			}
 			if err := result.Err(); err != nil {
+				s.onHang(c.Context(), hook, result.Report, err)
 				return inFile(name, err)
 			}
 			return nil
 		},
 	}
+	flags := c.Flags()
+	flags.BoolVar(&options.Devices, "devices", false, "rows tell the times of each device")
+	hookFlag(flags, &hook)
+	return c
 }
 
 // input reads a file, or standard input for "-".

@@ -16,6 +16,7 @@ import (
 
 func newRun(s *State) *cobra.Command {
 	var asJSON, quiet bool
+	var hook string
 	c := &cobra.Command{
 		Use:   "run [FILE.yaml]",
 		Short: "Runs a model on a mesh, many streams at once, and checks what they give",
@@ -36,6 +37,7 @@ are described in docs/run.md.`,
 	}
 	flags.BoolVar(&asJSON, "json", false, "print the result as one JSON object")
 	flags.BoolVar(&quiet, "quiet", false, "show no progress")
+	hookFlag(flags, &hook)
 	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "-", "_"))
 	})
@@ -44,7 +46,7 @@ are described in docs/run.md.`,
 		if err != nil {
 			return err
 		}
-		return s.runModel(c.Context(), cfg, asJSON, quiet)
+		return s.runModel(c.Context(), cfg, asJSON, quiet, hook)
 	}
 	return c
 }
@@ -93,7 +95,7 @@ func (s *State) runConfig(flags *pflag.FlagSet, args []string) (workload.Config,
 }
 
 // runModel runs the model and shows how it went.
-func (s *State) runModel(ctx context.Context, cfg workload.Config, asJSON, quiet bool) error {
+func (s *State) runModel(ctx context.Context, cfg workload.Config, asJSON, quiet bool, hook string) error {
 	progress := s.newProgress(quiet)
 	result, err := s.RunModel(ctx, cfg, progress.update)
 	progress.end()
@@ -109,8 +111,9 @@ func (s *State) runModel(ctx context.Context, cfg workload.Config, asJSON, quiet
 		shown = writeResultJSON(s.Stdout, result, err)
 	} else if len(result.Streams) > 0 {
 		shown = writeSummary(s, result, err)
-		writeTimes(s, cfg.Mode, result.Times)
+		writeTimes(s, cfg.Mode, result)
 	}
+	s.onHang(ctx, hook, map[string]any{"hazards": result.Hazards, "hang": result.Hang, "stats": result.Stats}, err)
 	if shown != nil {
 		return fmt.Errorf("standard output: %w", shown)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/term"
 
@@ -29,6 +30,8 @@ type State struct {
 	Signals <-chan os.Signal // the first interrupts, the second ends at once; nil = none come
 
 	RunModel ModelRunner
+
+	HookWithin time.Duration // bounds the command of --on-hang; 0 = 10 s
 }
 
 // ModelRunner is the signature of workload.Run.

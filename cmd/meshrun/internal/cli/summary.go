@@ -44,6 +44,12 @@ func writeSummary(s *State, r *workload.Result, err error) error {
 			return err
 		}
 	}
+	if l := r.Late; l != nil {
+		if _, err := fmt.Fprintf(s.Stdout, "device %d,%d was late: others waited %s for it to begin, %.0f %% of the virtual time\n", l.At.Row, l.At.Col,
+			milliseconds(l.WaitingMS), 100*l.Share); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

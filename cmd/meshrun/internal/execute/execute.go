@@ -38,13 +38,18 @@ type execution struct {
 	streams []*stream
 }
 
+// Options are what is asked for beside the case.
+type Options struct {
+	Devices bool // rows say when each device was at them
+}
+
 // Run carries out a case. An error is what kept the case from being begun, or an interruption: there is no result then. Where the mesh
 // could not be opened the result is that row.
-func Run(ctx context.Context, c *casefile.Case) (*Result, error) {
+func Run(ctx context.Context, c *casefile.Case, o Options) (*Result, error) {
 	if err := checkHost(c); err != nil {
 		return nil, err
 	}
-	mesh, err := meshrun.Open(ctx, config(c))
+	mesh, err := meshrun.Open(ctx, config(c, o))
 	switch {
 	case ctx.Err() != nil:
 		if err == nil {
@@ -124,14 +129,17 @@ func (r *execution) describe(out *Result) {
 }
 
 // config is the mesh that the case wants.
-func config(c *casefile.Case) meshrun.Config {
+func config(c *casefile.Case, o Options) meshrun.Config {
 	mode := meshrun.Functional
 	if c.Timing {
 		mode = meshrun.Timing
 	}
 	cfg := meshrun.Config{Mesh: c.Mesh, Preset: c.Preset, NumLinks: c.NumLinks, Topology: c.Topology, Policy: c.Policy, Queues: c.Queues,
 		Inflight: c.Limits.Inflight, Queue: c.Limits.Queue, Refuse: c.Refuse, Mode: mode, Seed: c.Seed, GridX: c.GridX, GridY: c.GridY,
-		Lockstep: true, Record: true, Skew: time.Duration(c.SkewUS) * time.Microsecond, GoOn: c.GoOn, Break: c.Break}
+		Lockstep: true, Record: true, Skew: time.Duration(c.SkewUS) * time.Microsecond, GoOn: c.GoOn, Break: c.Break, DeviceTimes: o.Devices, NoProgress: map[string]time.Duration{}}
+	for op, us := range c.Limits.NoProgress {
+		cfg.NoProgress[op] = time.Duration(us) * time.Microsecond
+	}
 	set := func(key string, value any, given bool) {
 		if given {
 			cfg.Settings = append(cfg.Settings, meshrun.Option{Key: key, Value: fmt.Sprint(value)})

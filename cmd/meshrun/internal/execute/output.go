@@ -95,9 +95,10 @@ func writeRow(b *bytes.Buffer, row *messages.Row) error {
 	}
 	if row.Timed {
 		fields = append(fields, field{"time", struct {
-			Start uint64 `json:"start_ns"`
-			End   uint64 `json:"end_ns"`
-		}{row.StartNS, row.EndNS}})
+			Start   uint64                `json:"start_ns"`
+			End     uint64                `json:"end_ns"`
+			Devices []messages.DeviceTime `json:"devices,omitempty"`
+		}{row.StartNS, row.EndNS, row.Devices}})
 	}
 	if row.Err != nil {
 		fields = append(fields, field{"error", row.Err.Error()})

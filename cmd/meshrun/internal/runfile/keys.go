@@ -46,6 +46,7 @@ var Keys = []Key{
 	{"halo", "H", "full or compact: how convolutions get their neighbours' pixels (default full)", setHalo},
 	{"frames", "DIR", "folder for the pictures of decoders and pipelines, as PNG and GIF", setFrames},
 	{"skew_us", "N", "seeded delays of devices and links, up to so many microseconds (default 0)", count(0, 1_000_000_000, func(c *workload.Config) *int { return &c.SkewUS })},
+	{"no_progress_us", "N", "an operation that waits, and of which nothing moves for so many microseconds, is a hang (default 0: none)", count(0, 1_000_000_000_000, func(c *workload.Config) *int { return &c.NoProgressUS })},
 	{"verify", "pcc=P,max_error=E", "smallest correlation and largest error, in standard deviations (default: by model and dtype)", nil},
 }
 
