@@ -136,7 +136,6 @@ int32_t mr_clock_advance(mr_ref* r, uint64_t until, uint32_t wait_us, int32_t* s
 }
 int32_t mr_profile(mr_ref* r, uint64_t launch, mr_launch_profile* p) { return call(r, EXTENSION(r, launch_profile), launch, p); }
 int32_t mr_profile_devices(mr_ref* r, uint64_t launch, mr_device_profile* d, uint32_t n, uint32_t* count) {
-  // Behind the end of the first version's table.
   return call(r, EXTENSION(r, launch_devices), launch, d, n, count);
 }
 int32_t mr_fault(mr_ref* r, const char* text) { return call(r, EXTENSION(r, fault), text); }
