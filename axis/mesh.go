@@ -70,8 +70,9 @@ func Reshape(preset string, m Machine, asked messages.MeshShape) *messages.Inval
 	}
 	first, missing := [2]int{}, 0
 	for p := range asked.Devices() {
-		for _, next := range []int{p + 1, p + asked.Cols} {
-			if next >= asked.Devices() || next == p+1 && next%asked.Cols == 0 || m.linked(p, next) {
+		for a, next := range [2]int{p + asked.Cols, p + 1} {
+			there := next < asked.Devices() && (a == 0 || next%asked.Cols != 0)
+			if !there || m.linked(p, next) {
 				continue
 			}
 			if missing++; missing == 1 {

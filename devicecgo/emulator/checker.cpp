@@ -279,9 +279,12 @@ void Checker::look(Context& context, const Access& access) {
   Memory& memory = *access.memory;
   const Stamp& stamp = *Strand::here()->stamp();
   const LaunchTag& tag = stamp.tag;
-  if (access.write && memory.device != stamp.device && !entered(stamp, memory.device)) {
-    const bool joins = context.launch().plan->joins_first;
-    if (joins || memory.created > context.launch().fenced) {
+  if (access.write && memory.device != stamp.device) {
+    const Launch& launch = context.launch();
+    const bool joins = launch.plan->joins_first, unfenced = memory.created > launch.fenced;
+    // What the host had seen done tells that the device has come to this launch, not that it has made what was made since.
+    const bool seen = launch.host_seen[tag.queue] >= tag.position;
+    if (joins ? !entered(stamp, memory.device) : unfenced && (seen || !entered(stamp, memory.device))) {
       const std::string name = name_of(memory);
       report(joins ? "peer_not_entered" : "not_fenced", name, {tag}, {stamp.device, memory.device},
              format("%s on device %s writes to %s of device %s: nothing tells that device %s has %s", text_of(tag).c_str(), at(stamp.device).c_str(),
