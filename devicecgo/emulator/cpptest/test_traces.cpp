@@ -238,7 +238,7 @@ TEST_CASE("while a trace is captured, what a replay would not do again is refuse
 TEST_CASE("what a trace names keeps its memory until the trace is freed") {
   TestMesh mesh(1, 4, "clock=lockstep");
   const Shape s = shape({1, 1, 32, 128});
-  const Bank bank(mesh);
+  const Bank bank(mesh), other_bank(mesh);
   const mr_handle x = mesh.alloc(s);
   const auto values = random_floats(4, s, 3, true);
   mesh.write(x, s, bf16(values));
@@ -247,7 +247,7 @@ TEST_CASE("what a trace names keeps its memory until the trace is freed") {
   Captured trace(mesh);
   auto first = reduce_scatter_op(x, 3, 1, true, bank);
   mesh.enqueue(first);
-  auto second = reduce_scatter_op(x, 3, 1, true, bank);
+  auto second = reduce_scatter_op(x, 3, 1, true, other_bank);
   mesh.enqueue(second);
   CHECK(trace.end().code == MR_OK);
   // Two results, and one scratch for both, which run one behind the other.
@@ -255,7 +255,7 @@ TEST_CASE("what a trace names keeps its memory until the trace is freed") {
   mesh.free_tensor(x);
   mesh.free_tensor(first.output);
   mr_error e = fresh_error();
-  REQUIRE(driver().semaphores_free(mesh.handle(), bank.s.data(), 4, &e) == MR_OK);
+  for (const Bank* b : {&bank, &other_bank}) REQUIRE(driver().semaphores_free(mesh.handle(), b->s.data(), 4, &e) == MR_OK);
   CHECK(number(mesh, "dram_live_bytes") == empty + 2 * 2048 + 8192);
   CHECK(number(mesh, "l1_live_bytes") == l1);
   const mr_handle other = mesh.alloc(s);  // somebody else's
