@@ -51,7 +51,7 @@ TEST_CASE("many launches in a queue, with two banks in turn, are exact under ske
 
 TEST_CASE("one bank for two launches at a time goes wrong, or hangs") {
   // On two queues nothing keeps one launch from taking the other's increments for its own.
-  TestMesh mesh(1, 4, "skew_us=100\nseed=5\non_hazard=continue", 2);
+  TestMesh mesh(1, 4, "clock=lockstep\nskew_us=100\nseed=5\non_hazard=continue", 2);
   const Bank bank(mesh);
   const Shape s = shape({1, 1, 64, 256});
   const auto x = random_shards<uint16_t>(4, s, 1);
