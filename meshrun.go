@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/meshrun/meshrun/actors"
+	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/devicecgo"
 	"github.com/meshrun/meshrun/devicecgo/emulator"
 	"github.com/meshrun/meshrun/devicecgo/null"
@@ -186,6 +187,9 @@ func Open(ctx context.Context, c Config) (*Mesh, error) {
 			return nil, err
 		}
 	}
+	if err := c.checkReshape(); err != nil {
+		return nil, err
+	}
 	driver, err := drivers().Lookup(c.Driver)
 	if err != nil {
 		return nil, err
@@ -218,6 +222,28 @@ func Open(ctx context.Context, c Config) (*Mesh, error) {
 		return nil, err
 	}
 	return &Mesh{rt: rt, driver: c.Driver}, nil
+}
+
+// checkReshape refuses a mesh beside a preset of another shape.
+func (c *Config) checkReshape() error {
+	if c.Preset == "" || c.Mesh == (MeshShape{}) || c.Driver != emulator.Name {
+		return nil
+	}
+	presets, err := Presets()
+	if err != nil {
+		return err
+	}
+	for _, p := range presets {
+		if m := p.Machine(); p.Name == c.Preset && m.Shape != c.Mesh {
+			if err := c.Mesh.Validate(); err != nil {
+				return err
+			}
+			e := axis.Reshape(p.Name, m, c.Mesh)
+			e.Op = "open"
+			return e
+		}
+	}
+	return nil
 }
 
 // opened keeps a nil *devicecgo.Mesh from becoming a non-nil Device.
@@ -276,6 +302,11 @@ type Preset struct {
 	Wrap  [2]bool `json:"wrap"`       // whether the axis closes into a ring
 	DRAM  int64   `json:"dram_bytes"` // per device
 	L1    int64   `json:"l1_bytes"`   // per core
+}
+
+// Machine is the preset as the rules of package axis see it.
+func (p Preset) Machine() axis.Machine {
+	return axis.Machine{Shape: MeshShape{Rows: p.Mesh[0], Cols: p.Mesh[1]}, Grid: p.Grid, Links: p.Links, Wrap: p.Wrap}
 }
 
 // Presets lists the machines that the emulator knows.

@@ -373,3 +373,35 @@ func TestDimsThatNoShapeCanHold(t *testing.T) {
 		t.Errorf("2^31-4 is a length: %v", err)
 	}
 }
+
+// TestReshapesNameTheMissingEdge: devices in row order on the asked mesh; a wrap link counts where two devices that it joins become neighbours.
+func TestReshapesNameTheMissingEdge(t *testing.T) {
+	for _, c := range []struct {
+		rows, cols int
+		wrap       bool
+		asked      messages.MeshShape
+		want       string
+	}{
+		{2, 2, false, messages.MeshShape{Rows: 1, Cols: 4}, "edge (1,2) is missing: no link joins devices 0,1 and 1,0"},
+		{2, 4, false, messages.MeshShape{Rows: 1, Cols: 8}, "edge (3,4) is missing: no link joins devices 0,3 and 1,0"},
+		{2, 4, true, messages.MeshShape{Rows: 1, Cols: 8}, "edge (3,4) is missing: no link joins devices 0,3 and 1,0"},
+		{2, 4, true, messages.MeshShape{Rows: 4, Cols: 2}, "edge (0,2) is missing: no link joins devices 0,0 and 0,2, nor those of 5 more edges"},
+		{1, 8, true, messages.MeshShape{Rows: 2, Cols: 4}, "edge (0,4) is missing: no link joins devices 0,0 and 0,4, nor those of 3 more edges"},
+		{3, 4, false, messages.MeshShape{Rows: 4, Cols: 3}, "edge (0,3) is missing: no link joins devices 0,0 and 0,3"},
+		{3, 4, true, messages.MeshShape{Rows: 4, Cols: 3}, "edge (1,4) is missing: no link joins devices 0,1 and 1,0"},
+		{2, 2, false, messages.MeshShape{Rows: 4, Cols: 1}, "edge (1,2) is missing: no link joins devices 0,1 and 1,0"},
+		{8, 1, false, messages.MeshShape{Rows: 1, Cols: 8}, ""},
+		{2, 2, false, messages.MeshShape{Rows: 2, Cols: 3}, ""},
+	} {
+		m := machine(c.rows, c.cols, 1)
+		m.Wrap = [2]bool{c.wrap && c.rows > 2, c.wrap && c.cols > 2}
+		err := Reshape("machine", m, c.asked)
+		require.ErrorIs(t, err, messages.ErrInvalid)
+		require.ErrorContains(t, err, "mesh "+c.asked.String()+": preset machine is "+m.Shape.String())
+		if c.want == "" {
+			require.NotContains(t, err.Error(), "edge")
+			continue
+		}
+		require.ErrorContains(t, err, c.want)
+	}
+}

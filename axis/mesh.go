@@ -60,6 +60,49 @@ func Open(m Machine, numLinks int, topology messages.Topology) (Mesh, error) {
 	return out, nil
 }
 
+// Reshape is the error of asking for a preset and another mesh. Devices stay where they are: the asked mesh would take them in row order, and
+// needs a link wherever two of them come to be neighbours.
+func Reshape(preset string, m Machine, asked messages.MeshShape) *messages.InvalidError {
+	e := messages.Invalid("", "mesh", asked, "preset %s is %s", preset, m.Shape)
+	e.Hint = "leave out mesh, or the preset for a mesh with links of its own"
+	if asked.Devices() != m.Shape.Devices() {
+		return e
+	}
+	first, missing := [2]int{}, 0
+	for p := range asked.Devices() {
+		for a, next := range [2]int{p + asked.Cols, p + 1} {
+			there := next < asked.Devices() && (a == 0 || next%asked.Cols != 0)
+			if !there || m.linked(p, next) {
+				continue
+			}
+			if missing++; missing == 1 {
+				first = [2]int{p, next}
+			}
+		}
+	}
+	if missing == 0 {
+		return e
+	}
+	e.Rule += fmt.Sprintf(": reshaped, edge (%d,%d) is missing: no link joins devices %s and %s", first[0], first[1], m.at(first[0]), m.at(first[1]))
+	if missing > 1 {
+		e.Rule += fmt.Sprintf(", nor those of %d more edges", missing-1)
+	}
+	return e
+}
+
+// linked says whether a link joins two devices, counted row by row.
+func (m Machine) linked(p, q int) bool {
+	row := [2]int{p / m.Shape.Cols, q / m.Shape.Cols}
+	col := [2]int{p % m.Shape.Cols, q % m.Shape.Cols}
+	near := func(x [2]int, a int) bool {
+		d := max(x[0], x[1]) - min(x[0], x[1])
+		return d == 1 || m.Wrap[a] && d == m.Shape.Axis(a)-1
+	}
+	return row[0] == row[1] && near(col, 1) || col[0] == col[1] && near(row, 0)
+}
+
+func (m Machine) at(p int) string { return fmt.Sprintf("%d,%d", p/m.Shape.Cols, p%m.Shape.Cols) }
+
 // Hyper are the hyperparameters of a collective: how many chunks go between two signals, how many workers drive a link and how
 // many buffers a worker has. Set tells whether they are given at all.
 type Hyper struct {

@@ -44,11 +44,12 @@ type Config struct {
 
 // Progress tells how far a run is. It is called from several goroutines, one at a time.
 type Progress struct {
-	Phase  string // "load", "place", "reference", "run", "verify", in this order
-	Stream string // of "run" and "verify"
-	Done   int    // tensors of "load" and "place", operations of "reference" and "run"
-	Total  int    // 0: not known
-	Ended  bool   // of the stream or phase
+	Phase  string        // "load", "open", "place", "reference", "run", "verify", in this order
+	Mesh   *meshrun.Info // of "open": the mesh that is open now
+	Stream string        // of "run" and "verify"
+	Done   int           // tensors of "load" and "place", operations of "reference" and "run"
+	Total  int           // 0: not known
+	Ended  bool          // of the stream or phase
 }
 
 // Verification is how a stream's output compares with what is expected.

@@ -16,6 +16,7 @@ import (
 // The words of a run: phases of Progress, what a stream is held against, kinds of inputs.
 const (
 	phaseLoad    = "load"
+	phaseOpen    = "open"
 	phasePlace   = "place"
 	phaseRefer   = "reference"
 	phaseRun     = "run"

@@ -30,6 +30,10 @@ func (j *job) openSession(ctx context.Context, mesh meshrun.Config, layout nn.La
 	if err != nil {
 		return nil, err
 	}
+	if onTensor != nil { // who follows the weights is told of the mesh; that of the reference is one device
+		info := m.Info()
+		j.progress(Progress{Phase: phaseOpen, Mesh: &info, Ended: true})
+	}
 	s := &session{mesh: m, run: nn.Run{Layout: layout, DType: j.cfg.DType, Timing: j.cfg.Mode == meshrun.Timing, Halo: j.cfg.Halo}}
 	if err := s.place(ctx, j, onTensor); err != nil {
 		return nil, errors.Join(err, s.close(ctx, false))

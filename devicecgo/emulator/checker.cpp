@@ -1,6 +1,7 @@
 #include "checker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "context.h"
 #include "errors.h"
@@ -67,6 +68,39 @@ void Checker::enter(Context& context, const LaunchTag& due) {
     }
   clock.raise(timeline(d, tag.queue), tag.position);
   context.strand.set(StampRef::make(tag, d, std::move(clock)));
+}
+
+void Checker::compare(Launch& launch) {
+  if (std::exchange(launch.others_told, true)) return;
+  std::vector<Hazard::Group> groups;
+  std::vector<uint32_t> rest, odd;
+  for (uint32_t d = 0; d < devices_; ++d) {
+    const Shape* shape = launch.other_shape(d);
+    if (shape == nullptr) {
+      rest.push_back(d);
+      continue;
+    }
+    odd.push_back(d);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Hazard::Group& g) { return g.arguments.input.shape == *shape; });
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), {{}, launch.plan->arguments});
+      group->arguments.input.shape = *shape;
+    }
+    group->devices.push_back(d);
+  }
+  groups.push_back({std::move(rest), launch.plan->arguments});
+  const LaunchTag& tag = launch.tag;
+  std::string all;
+  for (const Hazard::Group& g : groups) {
+    std::string names;
+    for (const uint32_t d : g.devices) names += (names.empty() ? "" : " and ") + at(d);
+    const bool last = &g == &groups.back();
+    all += last ? "every other device" : (g.devices.size() == 1 ? "device " : "devices ") + names;
+    all += format(last || g.devices.size() == 1 ? " has %s, seq %llu, %s, stream %s" : " have %s, seq %llu, %s, stream %s", tag.op,
+                  static_cast<unsigned long long>(tag.shown()), emu::text(g.arguments).c_str(), tag.stream);
+    if (!last) all += "; ";
+  }
+  report("arguments", tag.op, {tag}, std::move(odd), "devices enter " + text_of(tag) + " with different arguments: " + all, std::move(groups));
 }
 
 void Checker::leave(Context& context) {
@@ -245,9 +279,12 @@ void Checker::look(Context& context, const Access& access) {
   Memory& memory = *access.memory;
   const Stamp& stamp = *Strand::here()->stamp();
   const LaunchTag& tag = stamp.tag;
-  if (access.write && memory.device != stamp.device && !entered(stamp, memory.device)) {
-    const bool joins = context.launch().plan->joins_first;
-    if (joins || memory.created > context.launch().fenced) {
+  if (access.write && memory.device != stamp.device) {
+    const Launch& launch = context.launch();
+    const bool joins = launch.plan->joins_first, unfenced = memory.created > launch.fenced;
+    // What the host had seen done tells that the device has come to this launch, not that it has made what was made since.
+    const bool seen = launch.host_seen[tag.queue] >= tag.position;
+    if (joins ? !entered(stamp, memory.device) : unfenced && (seen || !entered(stamp, memory.device))) {
       const std::string name = name_of(memory);
       report(joins ? "peer_not_entered" : "not_fenced", name, {tag}, {stamp.device, memory.device},
              format("%s on device %s writes to %s of device %s: nothing tells that device %s has %s", text_of(tag).c_str(), at(stamp.device).c_str(),
@@ -342,11 +379,12 @@ std::string Checker::name_of(const Memory& memory) {
   return memory.owner->made.shape.rank != 0 ? text(memory.owner->made) : "memory of the programs";
 }
 
-void Checker::report(const char* kind, std::string resource, std::vector<LaunchTag> launches, std::vector<uint32_t> devices, std::string text) {
+void Checker::report(const char* kind, std::string resource, std::vector<LaunchTag> launches, std::vector<uint32_t> devices, std::string text,
+                     std::vector<Hazard::Group> groups) {
   std::sort(devices.begin(), devices.end());
   devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
   std::lock_guard lock(monitor_.mutex);
-  hazards_.add({kind, std::move(resource), std::move(launches), std::move(devices), *now_, std::move(text)});
+  hazards_.add({kind, std::move(resource), std::move(launches), std::move(devices), *now_, std::move(text), std::move(groups)});
 }
 
 }  // namespace meshrun::emu

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "check_state.h"
 #include "dataflow.h"
 #include "semaphores.h"
@@ -36,6 +37,12 @@ struct Hazard {
   std::vector<uint32_t> devices;
   uint64_t ns = 0;
   std::string text;
+  // Where devices have different arguments of one launch: what each group of them has.
+  struct Group {
+    std::vector<uint32_t> devices;
+    Arguments arguments;
+  };
+  std::vector<Group> groups = {};
 };
 
 // Hazards collects them for the report; under the monitor's lock.
@@ -63,6 +70,7 @@ class Checker {
   // ---- devices and queues
   void enter(Context& context, const LaunchTag& due);  // `due` stands at this place of the queue
   void leave(Context& context);
+  void compare(Launch& launch);  // the arguments that its devices have, which are not the same
   void passed(uint32_t device, const Launch& wait);  // a wait for an event of the other queue
 
   // ---- programs
@@ -98,7 +106,8 @@ class Checker {
   std::string at(uint32_t device) const;
   std::string name_of(const Semaphore& semaphore, uint32_t lane);
   std::string name_of(const Memory& memory);
-  void report(const char* kind, std::string resource, std::vector<LaunchTag> launches, std::vector<uint32_t> devices, std::string text);
+  void report(const char* kind, std::string resource, std::vector<LaunchTag> launches, std::vector<uint32_t> devices, std::string text,
+              std::vector<Hazard::Group> groups = {});
 
   const uint32_t devices_, cols_, queues_;
   Monitor& monitor_;

@@ -24,7 +24,8 @@ void Launch::reset() {
   start_ns = UINT64_MAX;
   end_ns = 0;
   devices_left = devices_;
-  hangs = fails = false;
+  hangs = fails = drops_barrier = others_told = false;
+  others.clear();
   late_ns = 0;
   for (auto& w : words) w.clear();
   retired = false;
@@ -198,6 +199,21 @@ std::vector<std::string> Engine::faults() {
   std::vector<std::string> texts;
   for (const Fault& f : faults_) texts.push_back(f.text);
   return texts;
+}
+
+std::vector<Engine::IdleFault> Engine::idle_faults() {
+  std::lock_guard lock(monitor_.mutex);
+  std::vector<IdleFault> idle;
+  for (size_t i = 0; i < faults_.size(); ++i) {
+    const Fault& f = faults_[i];
+    const Struck struck = i < struck_.size() ? struck_[i] : Struck{};
+    const uint64_t had = f.op.empty() ? numbered_ : struck.launches, needed = f.op.empty() ? std::max(f.launch, f.other) : std::max<uint64_t>(f.launch, 1);
+    if (had < needed)
+      idle.push_back({f.text, format("there were %llu launches%s", static_cast<unsigned long long>(had), f.op.empty() ? "" : " of that kind")});
+    else if (!struck.missed.empty())
+      idle.push_back({f.text, struck.missed});
+  }
+  return idle;
 }
 
 uint64_t Engine::fenced() const {

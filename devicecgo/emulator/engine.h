@@ -97,6 +97,11 @@ class Engine {
   void bury(std::vector<SemaphoreRef> semaphores);  // freed by the host; increments may still be on their way
   void add_fault(Fault fault);
   std::vector<std::string> faults();
+  // Those that have come to nothing so far, and why.
+  struct IdleFault {
+    std::string text, why;
+  };
+  std::vector<IdleFault> idle_faults();
   std::optional<Hang> hang();
   std::optional<Failure> next_failure();
   std::optional<LaunchProfile> profile(uint64_t seq);
@@ -261,7 +266,12 @@ class Engine {
   std::vector<std::unique_ptr<Transit>> transits_;
   std::vector<Transit*> free_transits_;
   std::vector<Fault> active_faults_;
-  std::vector<uint64_t> op_count_;  // by fault: launches of its operation so far
+  // By fault, under the lock: launches of its operation so far, and why the one that it names gives it nothing to do.
+  struct Struck {
+    uint64_t launches = 0;
+    std::string missed;
+  };
+  std::vector<Struck> struck_;
   std::vector<History> history_;    // by device
   std::vector<SemaphoreRef> dead_semaphores_;
   bool open_ = false;     // lockstep: time may run

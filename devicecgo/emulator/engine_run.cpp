@@ -100,7 +100,7 @@ void Engine::main() {
 bool Engine::accept(std::unique_lock<std::mutex>& lock) {
   if (active_faults_.size() != faults_.size()) {
     active_faults_ = faults_;
-    op_count_.resize(faults_.size());
+    struck_.resize(faults_.size());
   }
   if (!incoming_.empty()) {
     stuck_ = false;
@@ -299,11 +299,21 @@ Launch* Engine::next_of(uint32_t device, uint32_t q) {
   return next;
 }
 
+// Under the lock.
 void Engine::strike(Launch& launch) {
   for (size_t i = 0; i < active_faults_.size(); ++i) {
     const Fault& f = active_faults_[i];
-    if (f.op.empty() || launch.number == 0 || f.op != launch.tag.op || (f.axis != Fault::kAnyAxis && f.axis != launch.plan->axis)) continue;
-    if (++op_count_[i] != f.launch && f.launch != 0) continue;
+    if (launch.number == 0) continue;
+    if (f.op.empty()) {
+      if (f.launch != launch.number) continue;
+      if (f.kind == Fault::Kind::shape) launch.others.push_back({f.device, f.shape});
+      if (f.kind != Fault::Kind::barrier_drop) continue;
+      launch.drops_barrier = launch.plan->joins_first;
+      if (!launch.drops_barrier) struck_[i].missed = text_of(launch.tag) + " does not begin with a barrier";
+      continue;
+    }
+    if (f.op != launch.tag.op || (f.axis != Fault::kAnyAxis && f.axis != launch.plan->axis)) continue;
+    if (++struck_[i].launches != f.launch && f.launch != 0) continue;
     if (f.kind == Fault::Kind::op_hang) launch.hangs = true;
     if (f.kind == Fault::Kind::op_fail) launch.fails = true;
     if (f.kind == Fault::Kind::op_delay) launch.late_ns += f.delay_ns;
@@ -328,6 +338,11 @@ bool Engine::note_entry(Context& context) {
   if (launch.fails) {
     flow_.fail(launch, std::make_exception_ptr(error(MR_INTERNAL, "%s failed: a fault asks for it", launch.tag.op)));
     launch.fails = false;
+  }
+  if (launch.other_shape(context.device()) != nullptr) {
+    if (checker_) checker_->compare(launch);
+    // What it would send and await does not match what its peers await and send: it gets nowhere.
+    if (launch.plan->has_peers) return true;
   }
   return launch.hangs;
 }

@@ -42,6 +42,33 @@ class Reader {
       throw bad(format("%s is \"%s\": must be a whole number from 1", what, word.c_str()).c_str());
     return n;
   }
+  void at_launch(Fault& fault) {
+    expect("at");
+    expect("launch");
+    fault.launch = count("launch");
+  }
+  // [d0,d1,...]; there may be blanks in it.
+  Shape shape() {
+    std::string all = next("a shape");
+    while (all.back() != ']' && !done()) all += next("a shape");
+    const auto no_shape = [&](const char* why) { return bad(format("shape is %s: %s", all.c_str(), why).c_str()); };
+    Shape s;
+    const char *at = all.data(), *const last = at + all.size();
+    bool whole = *at == '[';
+    for (uint32_t rank = 0; whole && *at != ']'; ++rank) {
+      uint32_t dim = 0;
+      const auto [behind, code] = std::from_chars(at + 1, last, dim);
+      whole = code == std::errc{} && behind != last && (*behind == ',' || *behind == ']');
+      if (!whole) break;
+      if (rank == MR_MAX_RANK) throw no_shape(format("the rank must be 1..%d", MR_MAX_RANK).c_str());
+      if (dim == 0) throw no_shape("every dim must be at least 1");
+      s.dims[s.rank++] = dim;
+      at = behind;
+    }
+    if (!whole || at + 1 != last) throw no_shape("must be like [1,1,32,96]");
+    if (!fits_device(s)) throw no_shape("too large");
+    return s;
+  }
   void end() {
     if (!done()) throw bad(format("\"%s\" stands behind the end", next("").c_str()).c_str());
   }
@@ -109,11 +136,24 @@ Fault parse_fault(const char* text, const Machine& machine) {
   fault.text = in.text();
   const std::string subject = in.next("a fault");
   if (subject == "op") return op_fault(in, std::move(fault));
-  if (one_of(subject, {"link", "increment", "semaphore", "barrier", "memory", "random"})) throw in.unsupported();
+  if (one_of(subject, {"link", "increment", "semaphore", "memory", "random"})) throw in.unsupported();
+  if (subject == "barrier") {
+    in.expect("drop");
+    fault.kind = Fault::Kind::barrier_drop;
+    in.at_launch(fault);
+    in.end();
+    return fault;
+  }
   if (subject != "device") throw in.bad(format("unknown kind \"%s\"", subject.c_str()).c_str());
   fault.device = in.device();
   const std::string verb = in.next("delay or stop");
-  if (verb == "shape") throw in.unsupported();
+  if (verb == "shape") {
+    fault.kind = Fault::Kind::shape;
+    fault.shape = in.shape();
+    in.at_launch(fault);
+    in.end();
+    return fault;
+  }
   if (verb == "late") {
     in.expect("allocation");
     fault.kind = Fault::Kind::late_allocation;
@@ -137,11 +177,7 @@ Fault parse_fault(const char* text, const Machine& machine) {
   } else if (verb != "stop") {
     throw in.bad(format("\"%s\" stands where delay or stop should", verb.c_str()).c_str());
   }
-  if (verb == "stop" || !in.done()) {
-    in.expect("at");
-    in.expect("launch");
-    fault.launch = in.count("launch");
-  }
+  if (verb == "stop" || !in.done()) in.at_launch(fault);
   in.end();
   return fault;
 }

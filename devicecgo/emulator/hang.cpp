@@ -36,7 +36,7 @@ class Investigation {
     for (uint32_t i = 1; i < line.length; ++i) {
       const uint32_t d = line.device(i);
       others.push_back(d);
-      if (!s.launch->contexts[d].entered) absent.push_back(d);
+      if (!s.launch->contexts[d].entered || s.launch->other_shape(d) != nullptr) absent.push_back(d);
     }
     return absent.empty() ? others : absent;
   }
@@ -58,6 +58,11 @@ class Investigation {
 Hang Engine::describe_hang() {
   const Machine& machine = config_.machine;
   const auto at = [&](uint32_t d) { return format("%u,%u", d / machine.cols, d % machine.cols); };
+  const auto with_other = [&](const Launch& launch, uint32_t d) {
+    return format("device %s is in launch %llu (%s) with shape %s, where its peers have %s", at(d).c_str(),
+                  static_cast<unsigned long long>(launch.tag.shown()), launch.plan->name(), text(*launch.other_shape(d)).c_str(),
+                  text(launch.plan->arguments.input.shape).c_str());
+  };
 
   std::vector<Stuck> found;
   for (const Queue& queue : queues_)
@@ -108,6 +113,11 @@ Hang Engine::describe_hang() {
       break;
     }
     culprit = debtor;
+    if (theirs.entered && launch.other_shape(debtor) != nullptr) {
+      kind = "entered_other";
+      story = with_other(launch, debtor);
+      break;
+    }
     if (!theirs.entered && devices_[debtor].stopped) {
       kind = "never_entered";
       story = format("device %s never entered %s: it has stopped", at(debtor).c_str(), what.c_str());
@@ -141,6 +151,9 @@ Hang Engine::describe_hang() {
         culprit = d;
         story = format("device %s entered launch %llu (%s) and never left, and waits for nobody", at(d).c_str(),
                        static_cast<unsigned long long>(launch->tag.shown()), launch->plan->name());
+        if (launch->other_shape(d) == nullptr) continue;
+        kind = "entered_other";
+        story = with_other(*launch, d);
       }
   if (story.empty())
     for (uint32_t d = 0; d < devices_.size() && story.empty(); ++d) {

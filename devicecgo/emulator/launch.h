@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "arguments.h"
 #include "cost.h"
 #include "dataflow.h"
 #include "device_memory.h"
@@ -54,6 +55,8 @@ class Plan {
   // False: devices do it in their own time, beside what stands behind it in the queue. Events behind it wait for it all the same.
   bool in_queue = true;
   uint32_t axis = UINT32_MAX;  // of a collective: the first that it names
+  Arguments arguments;
+  bool has_peers = false;  // it names semaphores: what one device does another waits for
 };
 
 class Launch final : public DataOwner {
@@ -82,6 +85,7 @@ class Launch final : public DataOwner {
   LaunchTag tag;
   bool hangs = false;  // a fault: no device does anything in it
   bool fails = false;
+  bool drops_barrier = false;  // nobody announces itself at its start barrier, and nobody waits there
   uint64_t late_ns = 0;
   // of the watch
   uint64_t limit_ns = 0;     // without progress; 0 = none
@@ -89,6 +93,18 @@ class Launch final : public DataOwner {
   uint64_t progress_ns = 0;  // the same, with what its devices do before it; at the last look
   uint64_t deadline_ns = 0;
   void active_until(uint64_t ns) { active_ns = std::max(active_ns, ns); }
+  // Devices that have another shape of the first input than the rest.
+  struct Other {
+    uint32_t device;
+    Shape shape;
+  };
+  std::vector<Other> others;
+  bool others_told = false;
+  const Shape* other_shape(uint32_t device) const {
+    for (const Other& o : others)
+      if (o.device == device) return &o.shape;
+    return nullptr;
+  }
   std::vector<std::vector<Word*>> words;  // by device: words that this launch took over; the checker's
   uint32_t devices_left = 0;
   uint64_t start_ns = UINT64_MAX;

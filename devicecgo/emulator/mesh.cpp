@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "errors.h"
 #include "json.h"
@@ -234,7 +235,28 @@ void Mesh::create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, c
 void Mesh::fault(const char* text) {
   Fault fault = parse_fault(text, config_.machine);
   apart_ = apart_ || fault.kind == Fault::Kind::late_allocation;
+  if (fault.kind == Fault::Kind::shape) {
+    for (const Fault& f : shapes_)
+      if (f.launch == fault.launch && f.device == fault.device)
+        throw error(MR_INVALID_ARGUMENT, "fault \"%s\": \"%s\" says that already: a device has one shape", fault.text.c_str(), f.text.c_str());
+    shapes_.push_back(fault);
+  }
   engine_->add_fault(std::move(fault));
+}
+
+// Only now is it known what the launch has.
+void Mesh::check_shapes(const Plan& plan, uint64_t number) const {
+  uint32_t devices = 0;
+  for (const Fault& f : shapes_) {
+    if (f.launch != number) continue;
+    const Shape& real = plan.arguments.input.shape;
+    if (f.shape == real)
+      throw error(MR_INVALID_ARGUMENT, "fault \"%s\": shape is %s: must be another than that of launch %llu (%s), which every device has", f.text.c_str(),
+                  text(real).c_str(), wide(number), plan.name());
+    if (++devices == config_.machine.devices())
+      throw error(MR_INVALID_ARGUMENT, "fault \"%s\": launch %llu (%s) has another shape on all %u devices: one must have its own", f.text.c_str(), wide(number),
+                  plan.name(), devices);
+  }
 }
 
 void Mesh::semaphores_reset(const mr_handle* handles, uint32_t count, uint32_t value) {
@@ -317,11 +339,14 @@ void Mesh::enqueue(void* op) {
   plan->increment_bytes = request.packets_per_sync() * config_.packet_bytes();
   plan->joins_first = request.joins_first();
   plan->axis = request.axis();
+  plan->arguments = request.arguments();
+  plan->has_peers = !request.semaphores().empty();
   if (capturing()) {
     request.commit();
     capture_->steps.push_back({std::move(plan), request.semaphores(), header.stream});
     return;
   }
+  check_shapes(*plan, engine_->launches() + 1);
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
   for (const SemaphoreRef& s : request.semaphores()) engine_->name_semaphore(*s, header, entry->name);
   if (engine_->hazard_stopped()) report_hazard();
@@ -391,6 +416,11 @@ std::string Mesh::report() {
   json.begin_object();
   uint64_t hazards = 0;
   const auto place = [&](uint32_t d) { json.begin_array().value(d / config_.machine.cols).value(d % config_.machine.cols).end_array(); };
+  const auto numbers = [&](const char* key, std::span<const uint32_t> values) {
+    json.key(key).begin_array();
+    for (const uint32_t v : values) json.value(v);
+    json.end_array();
+  };
   json.key("hazards").begin_array();
   for (const Hazard& h : engine_->hazards(&hazards)) {
     json.begin_object().field("kind", h.kind).field("resource", h.resource).key("launches").begin_array();
@@ -398,7 +428,24 @@ std::string Mesh::report() {
       json.begin_object().field("seq", l.shown()).field("op", l.op).field("stream", l.stream).end_object();
     json.end_array().key("devices").begin_array();
     for (const uint32_t d : h.devices) place(d);
-    json.end_array().field("virtual_ns", h.ns).field("text", h.text).end_object();
+    json.end_array().field("virtual_ns", h.ns).field("text", h.text);
+    if (!h.groups.empty()) {
+      const LaunchTag& tag = h.launches.front();
+      json.key("arguments").begin_array();
+      for (const Hazard::Group& g : h.groups) {
+        const Arguments& a = g.arguments;
+        json.begin_object().key("devices").begin_array();
+        for (const uint32_t d : g.devices) place(d);
+        json.end_array().field("op", tag.op).field("seq", tag.shown()).field("stream", tag.stream);
+        numbers("shape", std::span(a.input.shape.dims).first(a.input.shape.rank));
+        json.field("dtype", name_of(a.input.dtype));
+        numbers("dims", std::span(a.dims.values).first(a.dims.count));
+        numbers("axes", std::span(a.axes.values).first(a.axes.count));
+        json.end_object();
+      }
+      json.end_array();
+    }
+    json.end_object();
   }
   json.end_array();
   json.key("hang");
@@ -410,6 +457,11 @@ std::string Mesh::report() {
   json.key("faults").begin_array();
   for (const std::string& f : engine_->faults()) json.value(f);
   json.end_array();
+  if (const auto idle = engine_->idle_faults(); !idle.empty()) {
+    json.key("idle_faults").begin_array();
+    for (const auto& f : idle) json.begin_object().field("fault", f.text).field("why", f.why).end_object();
+    json.end_array();
+  }
   json.key("stats").begin_object();
   json.field("launches", stats.launches).field("retired", stats.retired).field("events", stats.events);
   json.field("bytes_over_links", stats.bytes_over_links);

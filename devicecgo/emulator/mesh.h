@@ -84,6 +84,7 @@ class Mesh {
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
+  void check_shapes(const Plan& plan, uint64_t number) const;  // of faults, against those of the launch with this number
   void create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed);
   [[noreturn]] void report_hang();
   void refuse_in_capture(const char* function, const char* what) const;
@@ -104,6 +105,7 @@ class Mesh {
   HandleTable<std::unique_ptr<Trace>> traces_;
   Trace* capture_ = nullptr;  // the one that is captured
   std::shared_ptr<Storage> static_area_;
+  std::vector<Fault> shapes_;  // faults of that kind
   bool apart_;  // devices make things in their own time
   bool lost_ = false;
   std::string lost_text_;

@@ -28,6 +28,7 @@ void Mesh::trace_execute(mr_handle handle, uint32_t queue, uint64_t first_launch
   const Trace& trace = *traces_.get(handle, "trace_execute: trace");
   refuse_in_capture("trace_execute", "a replay within a trace");
   if (queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "trace_execute: queue is %u: the mesh has %u", queue, config_.queues);
+  for (size_t i = 0; i < trace.steps.size(); ++i) check_shapes(*trace.steps[i].plan, engine_->launches() + 1 + i);
   engine_->spend_host_time(engine_->cost().launch_host_ns());  // once: the devices find the rest by themselves
   for (size_t i = 0; i < trace.steps.size(); ++i) {
     std::unique_ptr<Launch> launch = engine_->fresh_launch();

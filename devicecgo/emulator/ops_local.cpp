@@ -181,7 +181,7 @@ std::unique_ptr<Plan> plan_concat(Request& r, mr_concat& op) {
   std::vector<Operand> inputs;
   for (uint32_t i = 0; i < op.count; ++i) inputs.push_back(r.input("inputs", op.inputs[i]));
   const Spec& first = inputs.front().spec;
-  r.choice("dim", op.dim, 0, first.shape.rank - 1);
+  r.along(op.dim, first.shape.rank - 1);
   Shape out = first.shape;
   for (uint32_t i = 1; i < op.count; ++i) {
     Spec same = inputs[i].spec;

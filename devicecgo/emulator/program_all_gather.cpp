@@ -27,7 +27,7 @@ std::unique_ptr<Plan> plan_all_gather(Request& r, mr_all_gather& op) {
   auto plan = std::make_unique<AllGather>();
   const Operand input = r.input("input", op.input);
   r.rank4("input", input);
-  r.choice("dim", op.dim, 0, 3);
+  r.along(op.dim, 3);
   Collective over = r.collective(op.axis, op.num_links, op.topology);
   r.hyperparameters(over, op.chunks_per_sync, op.num_workers_per_link, op.num_buffers_per_channel);
   if (over.length > 1 && op.output == 0 && op.barrier == 0)

@@ -110,7 +110,7 @@ void copy_own_slice(Context& ctx, const GatherJob::Item& item, uint32_t position
 }
 
 Program barrier(Context& ctx, const Collective& over, Semaphore& semaphore) {
-  if (ctx.config().breaks.no_start_barrier) co_return;
+  if (ctx.config().breaks.no_start_barrier || ctx.launch().drops_barrier) co_return;
   const Line line = ctx.line(over.axis);
   ctx.multicast(line, over.ring, Signal{.semaphore = semaphore, .announces = true});
   co_await ctx.wait(semaphore, 0, line.length - 1, Owed::by_line(over.axis));

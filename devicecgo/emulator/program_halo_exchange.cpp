@@ -248,6 +248,7 @@ HaloJob halo_job(Request& r, const HaloArgs& args, const Operand& input, const S
       if (args.semaphores[i] != 0) throw r.reject("%s is given: dim %u has no pads and takes no part", args.semaphore_fields[i], args.dims[i]);
       continue;
     }
+    r.along(args.dims[i]);
     d.over = r.collective(args.axes[i], args.links[i], MR_LINEAR);
     if (d.over.links > before)
       throw r.reject("num_links is %u: must be at most %llu, the product of the dims before the first padded one", d.over.links,

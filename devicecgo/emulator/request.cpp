@@ -48,6 +48,7 @@ void Request::choice(const char* field, uint32_t value, uint32_t least, uint32_t
 Operand Request::input(const char* field, mr_handle handle) {
   if (handle == 0) throw reject("%s is 0: a tensor is needed", field);
   const Tensor& t = mesh_.tensor(handle, where(field).c_str());
+  if (arguments_.input.shape.rank == 0) arguments_.input = t.spec;
   if (mesh_.capturing()) named_.push_back(t.storage);
   return {t.storage, t.spec};
 }
@@ -138,6 +139,7 @@ void Request::rope_table(const char* field, const Operand& table, const Shape& x
 
 Collective Request::collective(uint32_t axis, uint32_t num_links, uint32_t topology) {
   if (axis_ == UINT32_MAX) axis_ = axis;
+  arguments_.axes.add(axis);
   const Machine& m = config().machine;
   choice("axis", axis, 0, 1);
   if (num_links == 0) throw reject("num_links is 0: must be at least 1");

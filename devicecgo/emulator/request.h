@@ -81,6 +81,13 @@ class Request {
   uint32_t axis() const { return axis_; }
   bool joins_first() const { return joins_first_; }
   const std::vector<SemaphoreRef>& semaphores() const { return semaphores_; }
+  const Arguments& arguments() const { return arguments_; }
+  // That `dim` is one of the input's, up to `most`; for the report.
+  void along(uint32_t dim, uint32_t most) {
+    choice("dim", dim, 0, most);
+    arguments_.dims.add(dim);
+  }
+  void along(uint32_t dim) { arguments_.dims.add(dim); }
 
  private:
   struct Made {
@@ -100,6 +107,7 @@ class Request {
   std::vector<SemaphoreRef> semaphores_;
   uint32_t axis_ = UINT32_MAX;  // of the first collective
   bool joins_first_ = false;    // there is a start barrier
+  Arguments arguments_;
 };
 
 }  // namespace meshrun::emu

@@ -46,13 +46,11 @@ Spec checked_spec(const mr_tensor_spec& abi, const char* what) {
   spec.layout = abi.layout;
   spec.memory = abi.memory;
   spec.shape.rank = abi.rank;
-  uint64_t elements = 1;
   for (uint32_t i = 0; i < abi.rank; ++i) {
     spec.shape.dims[i] = abi.dims[i];
     if (abi.dims[i] == 0) throw error(MR_INVALID_ARGUMENT, "%s: dims[%u] is 0: every dim must be at least 1", what, i);
-    elements *= abi.dims[i];
-    if (elements > kMostElements) throw error(MR_INVALID_ARGUMENT, "%s: shape %s is too large", what, text(spec.shape).c_str());
   }
+  if (!fits_device(spec.shape)) throw error(MR_INVALID_ARGUMENT, "%s: shape %s is too large", what, text(spec.shape).c_str());
   if (spec.dtype == DType::bfloat8_b && spec.layout != MR_TILE)
     throw bad("layout", abi.layout, "bfloat8_b shares exponents within tiles and must be in tile layout");
   if ((abi.shard_rows != 0 || abi.shard_cols != 0) && spec.memory != MR_L1)
@@ -87,6 +85,13 @@ Spec in_dram(Spec spec) {
   spec.memory = MR_DRAM;
   spec.shard_rows = spec.shard_cols = 0;
   return spec;
+}
+
+bool fits_device(const Shape& shape) {
+  uint64_t elements = 1;
+  for (uint32_t i = 0; i < shape.rank; ++i)
+    if ((elements *= shape.dims[i]) > kMostElements) return false;
+  return true;
 }
 
 bool is_float(DType t) { return t == DType::bfloat16 || t == DType::float32 || t == DType::bfloat8_b; }

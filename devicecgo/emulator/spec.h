@@ -26,6 +26,7 @@ Spec checked_spec(const mr_tensor_spec& abi, const char* what);
 mr_tensor_spec to_abi(const Spec& spec);
 
 Shape shape4(uint32_t a, uint32_t b, uint32_t c, uint32_t d);
+bool fits_device(const Shape& shape);  // so many elements there may be
 bool is_float(DType t);  // bfloat16, float32 or bfloat8_b
 // The same, interleaved in DRAM: where results lie that the driver allocates.
 Spec in_dram(Spec spec);

@@ -21,6 +21,7 @@ void check_gather(TestMesh& mesh, const Shape& s, DType dtype, uint32_t dim, uin
     Shape g = s;
     g.dims[dim] *= axis == 0 ? mesh.rows() : mesh.cols();
     op.output = mesh.alloc(g, dtype);
+    mesh.sync();
   }
   mesh.enqueue(op);
   mesh.sync();

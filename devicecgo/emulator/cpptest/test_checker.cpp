@@ -379,6 +379,23 @@ TEST_CASE("checker: the fence behind a creation matters") {
   must_matter([](const std::string& config) { return play({.fenced = false, .count = 6}, config, "device 0,2 late allocation 1ms"); }, "not_fenced", "ag[1].bank0.0");
 }
 
+TEST_CASE("checker: memory that peers write without a barrier is fenced, also on a mesh at rest") {
+  for (const bool fenced : {false, true}) {
+    TestMesh mesh(1, 4, "clock=lockstep");
+    const Bank bank(mesh);
+    const Shape s = shape({1, 1, 4, 16});
+    auto op = all_gather_op(mesh.upload(s, DType::uint16, random_shards<uint16_t>(4, s, 1)), 3, 1, true, bank);
+    op.barrier = 0;
+    mesh.sync();  // the host has seen everything done
+    op.output = mesh.alloc(shape({1, 1, 4, 64}), DType::uint16);
+    if (fenced) mesh.sync();
+    mesh.enqueue(op);
+    const Answer a = mesh.fence();
+    CHECK(a.code == (fenced ? MR_OK : MR_HAZARD));
+    CHECK_MESSAGE(contains(a.text, "made that memory: there was no fence since it was allocated") == !fenced, a.text);
+  }
+}
+
 TEST_CASE("checker: the report names both launches, the devices, the resource and the time") {
   const Outcome o = play({.banks = 1, .count = 3}, "clock=lockstep\nskew_us=200\nseed=3");
   CHECK(o.fence.code == MR_HAZARD);
@@ -598,7 +615,8 @@ TEST_CASE("hang: records that were dropped are said to be unknown") {
 
 TEST_CASE("faults: each prints back to the same text") {
   TestMesh mesh(2, 4);
-  const char* lines[] = {"device 1,2 late allocation 5ms", "device 0,3 swap launch 7 and 8", "op all_gather hang", "op reduce_scatter axis 1 #3 fail", "op matmul #2 delay 40us"};
+  const char* lines[] = {"device 1,2 late allocation 5ms", "device 0,3 swap launch 7 and 8", "op all_gather hang", "op reduce_scatter axis 1 #3 fail", "op matmul #2 delay 40us",
+                         "device 1,1 shape [1,1,32,96] at launch 4", "barrier drop at launch 9"};
   std::string all;
   for (const char* line : lines) {
     CHECK(mesh.fault(line).code == MR_OK);
@@ -608,6 +626,156 @@ TEST_CASE("faults: each prints back to the same text") {
   for (const char* line : {"device 0,3 swap launch 7 and 7", "device 0,3 swap launch 7", "op all_gather axis 2 hang", "op all_gather #0 hang", "op all_gather explode",
                            "device 0,0 late arrival 5ms", "device 0,0 late allocation 5ms now"})
     CHECK(mesh.fault(line).code == MR_INVALID_ARGUMENT);
+}
+
+namespace {
+
+struct Mismatch {
+  Answer answer;
+  std::string report;
+};
+
+// Gathers of [1,1,4,16], `count` of them, with a fault.
+Mismatch gathers_with(std::initializer_list<const char*> faults, const std::string& config, uint32_t rows, uint32_t cols, int count = 1, bool replayed = false) {
+  TestMesh mesh(rows, cols, "clock=lockstep" + config);
+  for (const char* fault : faults) REQUIRE(mesh.fault(fault).code == MR_OK);
+  const Bank banks[] = {Bank(mesh), Bank(mesh)};
+  const Shape s = shape({1, 1, 4, 16});
+  const mr_handle input = mesh.upload(s, DType::uint16, random_shards<uint16_t>(mesh.devices(), s, 1));
+  mr_error e = fresh_error();
+  mr_handle trace = 0;
+  if (replayed) {
+    mesh.sync();
+    REQUIRE(driver().trace_begin(mesh.handle(), 0, &trace, &e) == MR_OK);
+  }
+  Mismatch m;
+  for (int i = 0; i < count && m.answer.code == MR_OK; ++i) {
+    auto gather = all_gather_op(input, 3, 1, cols > 2, banks[i % 2]);
+    m.answer = mesh.try_enqueue(gather);
+  }
+  if (replayed) {
+    REQUIRE(driver().trace_end(mesh.handle(), trace, &e) == MR_OK);
+    driver().trace_execute(mesh.handle(), trace, 0, 1, &e);
+    m.answer = {e.code, e.message};
+  }
+  if (m.answer.code == MR_OK) m.answer = mesh.fence();
+  m.report = mesh.report();
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("faults: a device with another shape is named with what every device has") {
+  const char* const fault = "device 0,3 shape [1,1,4,24] at launch 2";
+  const char* const text =
+      "devices enter launch 2 (all_gather, stream 0) with different arguments: device 0,3 has all_gather, seq 2, shape [1,1,4,24], dtype uint16, dim 3, "
+      "axis 1, stream 0; every other device has all_gather, seq 2, shape [1,1,4,16], dtype uint16, dim 3, axis 1, stream 0";
+  for (const bool replayed : {false, true}) {
+    const Mismatch m = gathers_with({fault}, "", 1, 4, 3, replayed);
+    CHECK(m.answer.code == MR_HAZARD);
+    CHECK_MESSAGE(contains(m.answer.text, text), m.answer.text);
+    CHECK_MESSAGE(contains(m.report, "\"kind\":\"arguments\",\"resource\":\"all_gather\",\"launches\":[{\"seq\":2,\"op\":\"all_gather\",\"stream\":0}],"
+                                     "\"devices\":[[0,3]]"),
+                  m.report);
+    CHECK_MESSAGE(contains(m.report, "\"arguments\":[{\"devices\":[[0,3]],\"op\":\"all_gather\",\"seq\":2,\"stream\":0,\"shape\":[1,1,4,24],"
+                                     "\"dtype\":\"uint16\",\"dims\":[3],\"axes\":[1]},{\"devices\":[[0,0],[0,1],[0,2]],\"op\":\"all_gather\",\"seq\":2,"
+                                     "\"stream\":0,\"shape\":[1,1,4,16],\"dtype\":\"uint16\",\"dims\":[3],\"axes\":[1]}]"),
+                  m.report);
+    CHECK(!contains(m.report, "idle_faults"));
+  }
+  // Devices with the same shape are told together.
+  const Mismatch two = gathers_with({fault, "device 0,1 shape [1,1,4,24] at launch 2", "device 0,2 shape [64] at launch 2"}, "", 1, 4, 3);
+  CHECK_MESSAGE(contains(two.answer.text, "devices 0,1 and 0,3 have all_gather, seq 2, shape [1,1,4,24], dtype uint16"), two.answer.text);
+  CHECK_MESSAGE(contains(two.answer.text, "; device 0,2 has all_gather, seq 2, shape [64], dtype uint16"), two.answer.text);
+
+  // Going on, its peers wait for it in vain. The launch in front is done, the other line of the mesh is not concerned.
+  for (const char* checker : {"", "\nchecker=off"}) {
+    const Mismatch on = gathers_with({"device 1,3 shape [1,1,4,24] at launch 2"}, std::string("\non_hazard=continue") + checker, 2, 4, 3);
+    CHECK(on.answer.code == MR_TIMEOUT);
+    CHECK_MESSAGE(contains(on.answer.text, "device 1,3 is in launch 2 (all_gather) with shape [1,1,4,24], where its peers have [1,1,4,16]"), on.answer.text);
+    CHECK_MESSAGE(contains(on.report, "\"class\":\"entered_other\",\"device\":[1,3]"), on.report);
+    CHECK_MESSAGE(contains(on.report, "\"retired_per_device\":[3,3,3,3,1,1,1,1]"), on.report);
+    CHECK(contains(on.report, "\"hazards\":1,") == (checker[0] == 0));
+  }
+}
+
+TEST_CASE("faults: a shape that is none, and one that comes to nothing") {
+  const Mismatch same = gathers_with({"device 0,1 shape [1,1,4,16] at launch 2"}, "", 1, 4, 3);
+  CHECK(same.answer.code == MR_INVALID_ARGUMENT);
+  CHECK_MESSAGE(contains(same.answer.text, "fault \"device 0,1 shape [1,1,4,16] at launch 2\": shape is [1,1,4,16]: must be another than that of launch 2 (all_gather)"),
+                same.answer.text);
+  CHECK(contains(same.report, "\"launches\":1,"));
+  CHECK(gathers_with({"device 0,1 shape [1,1,4,16] at launch 2"}, "", 1, 4, 3, true).answer.code == MR_INVALID_ARGUMENT);
+  const Mismatch all = gathers_with({"device 0,0 shape [1] at launch 1", "device 0,1 shape [1] at launch 1"}, "", 1, 2);
+  CHECK(all.answer.code == MR_INVALID_ARGUMENT);
+  CHECK_MESSAGE(contains(all.answer.text, "has another shape on all 2 devices"), all.answer.text);
+  const Mismatch idle = gathers_with({"device 0,1 shape [1,1,4,24] at launch 7", "op matmul hang", "op all_gather #5 fail"}, "", 1, 4, 3);
+  CHECK(idle.answer.code == MR_OK);
+  CHECK_MESSAGE(contains(idle.report, "\"idle_faults\":[{\"fault\":\"device 0,1 shape [1,1,4,24] at launch 7\",\"why\":\"there were 3 launches\"},"
+                                      "{\"fault\":\"op matmul hang\",\"why\":\"there were 0 launches of that kind\"},"
+                                      "{\"fault\":\"op all_gather #5 fail\",\"why\":\"there were 3 launches of that kind\"}]"),
+                idle.report);
+}
+
+TEST_CASE("faults: an operation of each device alone with another shape is reported, and nobody waits for it") {
+  const auto run = [](const std::string& config) {
+    TestMesh mesh(1, 2, "clock=lockstep" + config);
+    REQUIRE(mesh.fault("device 0,1 shape [8,4] at launch 1").code == MR_OK);
+    auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+    op.input = mesh.upload(shape({4, 4}), DType::float32, random_floats(2, shape({4, 4}), 1, false));
+    op.kind = MR_ACT_RELU;
+    mesh.enqueue(op);
+    return Mismatch{mesh.fence(), mesh.report()};
+  };
+  const Mismatch stopped = run("");
+  CHECK(stopped.answer.code == MR_HAZARD);
+  CHECK_MESSAGE(contains(stopped.answer.text, "device 0,1 has activation, seq 1, shape [8,4], dtype float32, stream 0; every other device has activation, seq 1, "
+                                              "shape [4,4], dtype float32, stream 0"),
+                stopped.answer.text);
+  const Mismatch on = run("\non_hazard=continue");
+  CHECK(on.answer.code == MR_OK);
+  CHECK(contains(on.report, "\"kind\":\"arguments\""));
+}
+
+TEST_CASE("faults: one start barrier that is dropped") {
+  const HaloCase c{.local = shape({2, 3, 4, 2}), .count = 2, .dims = {1, 2}, .axes = {0, 1}, .left = {1, 1}, .right = {1, 1}};
+  const auto run = [&](const std::string& config, const char* fault) {
+    TestMesh mesh(2, 2, config);
+    if (fault != nullptr) REQUIRE(mesh.fault(fault).code == MR_OK);
+    const HaloBank banks[] = {HaloBank(mesh), HaloBank(mesh)};
+    const Whole<uint16_t> input(2, 2, c, 10);
+    const mr_handle tensor = upload_rows(mesh, c.local, DType::uint16, input.shards());
+    mesh.sync();
+    Mismatch m;
+    for (uint32_t i = 0; i < 6 && m.answer.code == MR_OK; ++i) {
+      auto op = neighbor_pad_op(tensor, c, banks[i % 2]);
+      m.answer = mesh.try_enqueue(op);
+    }
+    if (m.answer.code == MR_OK) m.answer = mesh.fence();
+    m.report = mesh.report();
+    return m;
+  };
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    const std::string config = "clock=lockstep\nskew_us=300\nseed=" + std::to_string(seed);
+    const Mismatch stopped = run(config, "barrier drop at launch 4");
+    CHECK(stopped.answer.code == MR_HAZARD);
+    CHECK_MESSAGE(contains(stopped.answer.text, "hazard (peer_not_entered)"), stopped.answer.text);
+    CHECK_MESSAGE(contains(stopped.answer.text, "launch 4 (neighbor_pad, stream 0)"), stopped.answer.text);
+    const Mismatch on = run(config + "\non_hazard=continue", "barrier drop at launch 4");
+    CHECK(on.answer.code != MR_HAZARD);
+    CHECK_MESSAGE(contains(on.report, "\"kind\":\"peer_not_entered\""), on.report);
+    CHECK(run(config, nullptr).answer.code == MR_OK);
+  }
+  // What has no barrier is not concerned, and the report says so.
+  TestMesh mesh(1, 2, "clock=lockstep");
+  REQUIRE(mesh.fault("barrier drop at launch 1").code == MR_OK);
+  auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+  op.input = mesh.upload(shape({4, 4}), DType::float32, random_floats(2, shape({4, 4}), 1, false));
+  op.kind = MR_ACT_RELU;
+  mesh.enqueue(op);
+  CHECK(mesh.fence().code == MR_OK);
+  CHECK_MESSAGE(contains(mesh.report(), "\"idle_faults\":[{\"fault\":\"barrier drop at launch 1\",\"why\":\"launch 1 (activation, stream 0) does not begin with a barrier\"}]"),
+                mesh.report());
 }
 
 TEST_CASE("faults: an operation that fails says so, and one that is delayed takes longer") {

@@ -51,7 +51,7 @@ TEST_CASE("many launches in a queue, with two banks in turn, are exact under ske
 
 TEST_CASE("one bank for two launches at a time goes wrong, or hangs") {
   // On two queues nothing keeps one launch from taking the other's increments for its own.
-  TestMesh mesh(1, 4, "skew_us=100\nseed=5\non_hazard=continue", 2);
+  TestMesh mesh(1, 4, "clock=lockstep\nskew_us=100\nseed=5\non_hazard=continue", 2);
   const Bank bank(mesh);
   const Shape s = shape({1, 1, 64, 256});
   const auto x = random_shards<uint16_t>(4, s, 1);
@@ -182,7 +182,29 @@ TEST_CASE("faults are read strictly") {
       {"device 1,2 sleep 5ms", MR_INVALID_ARGUMENT, "stands where delay or stop should"},
       {"", MR_INVALID_ARGUMENT, "ends where a fault should stand"},
       {"devise 1,2 stop at launch 1", MR_INVALID_ARGUMENT, "unknown kind"},
-      {"device 1,2 shape [1] at launch 3", MR_UNSUPPORTED, "not supported yet"},
+      {"device 1,2 shape [1] at launch 3", MR_OK, ""},
+      {"device 1,3 shape [1, 2,3 ,4,5,6,7,4294967295] at launch 3", MR_INVALID_ARGUMENT, "too large"},
+      {"device 1,3 shape [1, 2,3 ,4,5,6,7,8] at launch 3", MR_OK, ""},
+      {"device 1,3 shape [1] at launch 3", MR_INVALID_ARGUMENT, "a device has one shape"},
+      {"device 2,0 shape [1] at launch 3", MR_INVALID_ARGUMENT, "device 2,0 is outside the mesh of 2x4"},
+      {"device 1,2 shape [1,1,1,1,1,1,1,1,1] at launch 3", MR_INVALID_ARGUMENT, "shape is [1,1,1,1,1,1,1,1,1]: the rank must be 1..8"},
+      {"device 1,2 shape [1,0] at launch 3", MR_INVALID_ARGUMENT, "shape is [1,0]: every dim must be at least 1"},
+      {"device 1,2 shape [] at launch 3", MR_INVALID_ARGUMENT, "shape is []: must be like [1,1,32,96]"},
+      {"device 1,2 shape [1,x] at launch 3", MR_INVALID_ARGUMENT, "shape is [1,x]: must be like [1,1,32,96]"},
+      {"device 1,2 shape [1,-2] at launch 3", MR_INVALID_ARGUMENT, "must be like"},
+      {"device 1,2 shape [1,2]] at launch 3", MR_INVALID_ARGUMENT, "must be like"},
+      {"device 1,2 shape [1,2,] at launch 3", MR_INVALID_ARGUMENT, "must be like"},
+      {"device 1,2 shape [1,4294967296] at launch 3", MR_INVALID_ARGUMENT, "must be like"},
+      {"device 1,2 shape 1,2 at launch 3", MR_INVALID_ARGUMENT, "must be like"},
+      {"device 1,2 shape", MR_INVALID_ARGUMENT, "ends where a shape should stand"},
+      {"device 1,2 shape [1,2]", MR_INVALID_ARGUMENT, "ends where at should stand"},
+      {"device 1,2 shape [1,2] at launch 0", MR_INVALID_ARGUMENT, "whole number from 1"},
+      {"device 1,2 shape [1,2] at launch 3 4", MR_INVALID_ARGUMENT, "\"4\" stands behind the end"},
+      {"barrier drop at launch 2", MR_OK, ""},
+      {"barrier drop", MR_INVALID_ARGUMENT, "ends where at should stand"},
+      {"barrier break at launch 2", MR_INVALID_ARGUMENT, "\"break\" stands where \"drop\" should"},
+      {"barrier drop at launch two", MR_INVALID_ARGUMENT, "whole number from 1"},
+      {"barrier drop at launch 2 3", MR_INVALID_ARGUMENT, "stands behind the end"},
       {"link 0,0-0,1 down", MR_UNSUPPORTED, "not supported yet"},
       {"increment drop #3 on ag[1].bank0.0", MR_UNSUPPORTED, "not supported yet"},
   };

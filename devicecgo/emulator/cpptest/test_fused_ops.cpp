@@ -61,6 +61,7 @@ void check_norm(const NormCase& c) {
     op.stats = mesh.alloc(shape({1, 1, 2 * tokens, values * n + 1}), DType::float32);
     CHECK(mesh.try_enqueue(op).says("stats is"));
     op.stats = mesh.alloc(shape({1, 1, 2 * tokens, values * n}), DType::float32);
+    mesh.sync();
   }
   mesh.enqueue(op);
   mesh.sync();
@@ -145,6 +146,7 @@ void check_attention(const AttentionCase& c) {
   }
   op.buffer_k = mesh.alloc(shape({1, heads, rows * n, d}), DType::float32);
   op.buffer_v = mesh.alloc(shape({1, heads, rows * n, d}), DType::float32);
+  mesh.sync();
   op.semaphores[0] = bank.s[0];
   op.semaphores[1] = bank.s[1];
   op.axis = c.axis;

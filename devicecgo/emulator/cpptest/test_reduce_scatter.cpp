@@ -189,6 +189,7 @@ TEST_CASE("reduce_scatter: the intermediate's shape depends on the topology") {
     op.barrier = 0;
     op.output = mesh.alloc(shape({1, 1, 64, 64}));
     op.intermediate = ring ? single : doubled;
+    mesh.sync();
     mesh.enqueue(op);
     mesh.sync();
     for (uint32_t d = 0; d < 4; ++d) CHECK(widened(mesh.read<uint16_t>(op.output, d)) == std::vector<float>(64 * 64, 10.f));

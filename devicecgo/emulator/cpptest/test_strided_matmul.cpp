@@ -299,6 +299,7 @@ TEST_CASE("strided_all_gather_matmul: ends before a gather and a matmul one afte
     mesh.sync();
     auto gather = all_gather_op(g.op[0].input, 3, 1, true, bank);
     gather.output = mesh.alloc(g.gathered);
+    mesh.sync();
     gather.barrier = 0;
     mesh.enqueue(gather);
     auto mm = make_op<mr_matmul>(MR_OP_MATMUL);

@@ -176,6 +176,7 @@ TEST_CASE("plans that keep something for a launch are as good at every replay") 
       const Bank other(plain);
       const auto same = make(plain);
       fill(plain, same, 50 + 10 * replay);
+      plain.sync();
       const mr_handle expected = kind.enqueue(plain, other, same);
       plain.sync();
       for (uint32_t d = 0; d < 4; ++d) CHECK(mesh.read<uint16_t>(result, d) == plain.read<uint16_t>(expected, d));

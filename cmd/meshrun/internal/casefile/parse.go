@@ -5,12 +5,13 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/cmd/meshrun/internal/suggest"
 	"github.com/meshrun/meshrun/messages"
 )
 
-// Parse reads a case. Machines are the presets that there are, with their meshes. The error is Errors: all that is wrong.
-func Parse(data []byte, machines map[string]messages.MeshShape) (*Case, error) {
+// Parse reads a case. Machines are the presets that there are. The error is Errors: all that is wrong.
+func Parse(data []byte, machines map[string]axis.Machine) (*Case, error) {
 	n, err := parse(data)
 	if err != nil {
 		return nil, Errors{err}
@@ -32,7 +33,7 @@ func Parse(data []byte, machines map[string]messages.MeshShape) (*Case, error) {
 	return c, nil
 }
 
-func (d *decoder) decodeCase(n *node, machines map[string]messages.MeshShape) *Case {
+func (d *decoder) decodeCase(n *node, machines map[string]axis.Machine) *Case {
 	f := d.object(n, "a case", "key")
 	c := &Case{
 		Name:     d.text(f.take("name")),
@@ -82,7 +83,7 @@ func (d *decoder) decodeCase(n *node, machines map[string]messages.MeshShape) *C
 }
 
 // machine reads mesh and preset.
-func (d *decoder) machine(f *fields, c *Case, machines map[string]messages.MeshShape) {
+func (d *decoder) machine(f *fields, c *Case, machines map[string]axis.Machine) {
 	n := f.take("mesh")
 	if rc := d.pair(n, "[rows, columns]"); n != nil && rc[0] > 0 && rc[1] > 0 {
 		c.Mesh = messages.MeshShape{Rows: rc[0], Cols: rc[1]}
@@ -98,7 +99,7 @@ func (d *decoder) machine(f *fields, c *Case, machines map[string]messages.MeshS
 		return
 	}
 	c.Preset = d.name(preset)
-	shape, ok := machines[c.Preset]
+	machine, ok := machines[c.Preset]
 	switch {
 	case !ok:
 		var names []string
@@ -108,9 +109,10 @@ func (d *decoder) machine(f *fields, c *Case, machines map[string]messages.MeshS
 		slices.Sort(names)
 		d.fail(preset, "unknown preset %q: %s", c.Preset, suggest.Hint(c.Preset, names))
 	case n == nil:
-		c.Mesh = shape
-	case c.Mesh.Devices() > 0 && c.Mesh != shape:
-		d.fail(n, "%s: preset %s is %s; give one of the two", c.Mesh, c.Preset, shape)
+		c.Mesh = machine.Shape
+	case c.Mesh.Devices() > 0 && c.Mesh != machine.Shape:
+		e := axis.Reshape(c.Preset, machine, c.Mesh)
+		d.fail(n, "%s: %s; %s", e.Value, e.Rule, e.Hint)
 	}
 }
 

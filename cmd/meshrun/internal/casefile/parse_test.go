@@ -14,7 +14,8 @@ import (
 	"github.com/meshrun/meshrun/messages"
 )
 
-var machines = map[string]messages.MeshShape{"wh-t3000-2x4": {Rows: 2, Cols: 4}, "bh-p150-1x1": {Rows: 1, Cols: 1}}
+var machines = map[string]axis.Machine{"wh-t3000-2x4": {Shape: messages.MeshShape{Rows: 2, Cols: 4}},
+	"bh-p150-1x1": {Shape: messages.MeshShape{Rows: 1, Cols: 1}}}
 
 func TestTheRecordedCasesParse(t *testing.T) {
 	files, err := filepath.Glob("../../../../tests/testdata/conformance/*.scenario.json")

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshrun/meshrun"
+	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/cmd/meshrun/internal/casefile"
 	"github.com/meshrun/meshrun/cmd/meshrun/internal/execute"
-	"github.com/meshrun/meshrun/messages"
 )
 
 func newExec(s *State) *cobra.Command {
@@ -73,15 +73,15 @@ func (s *State) input(path string) (name string, data []byte, err error) {
 	return path, data, err
 }
 
-// machines are the meshes of the presets.
-func machines() (map[string]messages.MeshShape, error) {
+// machines are the presets.
+func machines() (map[string]axis.Machine, error) {
 	presets, err := meshrun.Presets()
 	if err != nil {
 		return nil, err
 	}
-	m := map[string]messages.MeshShape{}
+	m := map[string]axis.Machine{}
 	for _, p := range presets {
-		m[p.Name] = messages.MeshShape{Rows: p.Mesh[0], Cols: p.Mesh[1]}
+		m[p.Name] = p.Machine()
 	}
 	return m, nil
 }

@@ -3,11 +3,13 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
+	"github.com/meshrun/meshrun"
 	"github.com/meshrun/meshrun/workload"
 )
 
@@ -42,12 +44,28 @@ func title(p workload.Progress) string {
 		}
 	case "load":
 		return "load model"
+	case "open":
+		return meshLine(p.Mesh)
 	case "place":
 		return "place weights"
 	case "reference":
 		return "run on 1x1"
 	}
 	return p.Phase
+}
+
+// meshLine says what collectives have on each axis of a mesh.
+func meshLine(m *meshrun.Info) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "mesh %s (%s)", m.Mesh, m.Name)
+	for a := range 2 {
+		if n := m.Mesh.Axis(a); n == 1 {
+			fmt.Fprintf(&b, ", axis %d: one device, no links", a)
+		} else {
+			fmt.Fprintf(&b, ", axis %d: %s of %d, %d of %s per edge", a, m.Topology[a], n, m.NumLinks, plural(m.Links[a], "link"))
+		}
+	}
+	return b.String()
 }
 
 // lines writes a line when something ends, and else not more often than `every` for the same thing.
@@ -63,6 +81,10 @@ func (l *lines) update(p workload.Progress) {
 		return // the summary tells
 	}
 	what := title(p)
+	if p.Phase == "open" {
+		fmt.Fprintln(l.w, what)
+		return
+	}
 	now := l.now()
 	last, seen := l.last[what]
 	if !seen {
@@ -99,6 +121,10 @@ func (b *bars) update(p workload.Progress) {
 		return
 	}
 	what := title(p)
+	if p.Phase == "open" {
+		fmt.Fprintln(b.pool, what) // above the bars
+		return
+	}
 	bar := b.of[what]
 	if bar == nil {
 		bar = b.pool.AddBar(0,
