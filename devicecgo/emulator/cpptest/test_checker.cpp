@@ -674,12 +674,12 @@ TEST_CASE("faults: a device with another shape is named with what every device h
     const Mismatch m = gathers_with({fault}, "", 1, 4, 3, replayed);
     CHECK(m.answer.code == MR_HAZARD);
     CHECK_MESSAGE(contains(m.answer.text, text), m.answer.text);
-    CHECK_MESSAGE(contains(m.report, "\"kind\":\"arguments\",\"resource\":\"all_gather\",\"launches\":[{\"seq\":2,\"op\":\"all_gather\",\"stream\":0}],"
+    CHECK_MESSAGE(contains(m.report, "\"kind\":\"arguments\",\"resource\":\"all_gather\",\"launches\":[{\"seq\":2,\"op\":\"all_gather\",\"stream\":\"0\"}],"
                                      "\"devices\":[[0,3]]"),
                   m.report);
-    CHECK_MESSAGE(contains(m.report, "\"arguments\":[{\"devices\":[[0,3]],\"op\":\"all_gather\",\"seq\":2,\"stream\":0,\"shape\":[1,1,4,24],"
+    CHECK_MESSAGE(contains(m.report, "\"arguments\":[{\"devices\":[[0,3]],\"op\":\"all_gather\",\"seq\":2,\"stream\":\"0\",\"shape\":[1,1,4,24],"
                                      "\"dtype\":\"uint16\",\"dims\":[3],\"axes\":[1]},{\"devices\":[[0,0],[0,1],[0,2]],\"op\":\"all_gather\",\"seq\":2,"
-                                     "\"stream\":0,\"shape\":[1,1,4,16],\"dtype\":\"uint16\",\"dims\":[3],\"axes\":[1]}]"),
+                                     "\"stream\":\"0\",\"shape\":[1,1,4,16],\"dtype\":\"uint16\",\"dims\":[3],\"axes\":[1]}]"),
                   m.report);
     CHECK(!contains(m.report, "idle_faults"));
   }
