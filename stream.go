@@ -27,7 +27,8 @@ func (t *Tensor) Spec() Spec { return t.t.Spec() }
 // Shape is the per-device shape.
 func (t *Tensor) Shape() Shape { return t.t.Spec().Shape }
 
-// Wait returns when the tensor's data are there, or with the error of the operation that makes them, or when ctx ends.
+// Wait returns when the tensor's data are there, or with the error of the operation that makes them, or when ctx ends. With Config.Lockstep it is for
+// the goroutine of the stream that makes the tensor; that of another stream uses its own Stream.Wait.
 func (t *Tensor) Wait(ctx context.Context) error { return t.t.Wait(ctx) }
 
 // Ended reports whether the operation that makes the tensor is over, and its error when it has failed. It never waits.

@@ -201,6 +201,7 @@ func planFusedNorm(m Mesh, operation messages.Operation, in []messages.Spec, p *
 // ringAttention is what the two kinds of ring attention have in common.
 type ringAttention struct {
 	axis, logicalN int
+	scale          float32
 	pool           messages.Pool
 }
 
@@ -208,9 +209,9 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 	var op ringAttention
 	switch o := operation.(type) {
 	case messages.RingJointSDPA:
-		op = ringAttention{o.MeshAxis, o.LogicalN, messages.PoolAG}
+		op = ringAttention{o.MeshAxis, o.LogicalN, o.Scale, messages.PoolAG}
 	case messages.ExpRingJointSDPA:
-		op = ringAttention{o.MeshAxis, o.LogicalN, messages.PoolExpRing}
+		op = ringAttention{o.MeshAxis, o.LogicalN, o.Scale, messages.PoolExpRing}
 	}
 	q, k, v, jq, jk, jv := in[0], in[1], in[2], in[3], in[4], in[5]
 	if err := checkMeshAxis(op.axis); err != nil {
@@ -222,7 +223,7 @@ func planRingSDPA(m Mesh, operation messages.Operation, in []messages.Spec, p *P
 	if err := checkFloats([]string{"q", "k", "v", "joint_q", "joint_k", "joint_v"}, in); err != nil {
 		return err
 	}
-	if err := checkAttention(q, k, v); err != nil {
+	if err := checkAttention(q, k, v, op.scale); err != nil {
 		return err
 	}
 	if k.Shape.Dim(2) != q.Shape.Dim(2) {

@@ -1,6 +1,8 @@
 package axis
 
 import (
+	"math"
+
 	"github.com/meshrun/meshrun/messages"
 )
 
@@ -111,7 +113,10 @@ func planRope(_ Mesh, _ messages.Operation, in []messages.Spec, p *Plan) error {
 	return nil
 }
 
-func checkAttention(q, k, v messages.Spec) error {
+func checkAttention(q, k, v messages.Spec, scale float32) error {
+	if !(scale >= -math.MaxFloat32 && scale <= math.MaxFloat32) {
+		return fail("scale", scale, "is a finite number; 0 stands for 1/sqrt(head dim)")
+	}
 	for i, t := range []messages.Spec{q, k, v} {
 		if err := checkRank([]string{"q", "k", "v"}[i], t.Shape, 4, 4); err != nil {
 			return err
@@ -129,7 +134,7 @@ func planSDPA(_ Mesh, operation messages.Operation, in []messages.Spec, p *Plan)
 	if err := checkFloats([]string{"q", "k", "v"}, in); err != nil {
 		return err
 	}
-	if err := checkAttention(q, k, v); err != nil {
+	if err := checkAttention(q, k, v, op.Scale); err != nil {
 		return err
 	}
 	if op.LogicalN < 0 || op.LogicalN > k.Shape.Dim(2) {
