@@ -125,7 +125,7 @@ type Config struct {
 	Policy Policy
 	Queues int // command queues; 0 = 1
 
-	Inflight int  // launches inside the driver at once; 0 = 64
+	Inflight int  // launches inside the driver at once, but that a replay goes in whole; 0 = 64
 	Queue    int  // operations of a stream not yet launched; 0 = 4096
 	Refuse   bool // a full queue refuses with ErrQueueFull instead of making the caller wait
 

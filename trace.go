@@ -20,7 +20,7 @@ type Trace struct {
 }
 
 // BeginTrace makes the stream capture: what it submits until EndTrace is planned and checked as ever, but kept instead of launched. Other streams
-// wait meanwhile. What goes wrong is told by EndTrace.
+// wait meanwhile, however long that is. What goes wrong is told by EndTrace.
 //
 // Only operations can be captured. Reads, writes, fences and getters are refused, and so is an operation whose banks do not exist yet: name them to
 // Prewarm, or run the sequence once before.
@@ -39,7 +39,7 @@ func (s *Stream) EndTrace(ctx context.Context) (*Trace, error) {
 // Execute runs the trace behind what its stream has submitted. Like Submit it does not wait for the device.
 func (t *Trace) Execute(ctx context.Context) error { return t.t.Execute(ctx) }
 
-// Wait returns when the latest Execute is done, with its error.
+// Wait returns when the latest Execute is done, with its error. In lockstep it is for the goroutine of the trace's stream.
 func (t *Trace) Wait(ctx context.Context) error { return t.t.Wait(ctx) }
 
 // Release lets go of the trace once its last Execute is done. Releasing twice, or a nil trace, is harmless.
@@ -52,6 +52,9 @@ func (t *Trace) Release() {
 // Write lays a host array over the mesh into a tensor that exists, of the same dtype and, cut like this, of the same shape: behind what the
 // stream has submitted, before what it submits next. The data are copied before it returns.
 func (s *Stream) Write(ctx context.Context, t *Tensor, a Array, d Distribution) error {
+	if t == nil {
+		return messages.Invalid("write", "tensor", "absent", "is a tensor of this mesh")
+	}
 	shape, err := d.Shard(a.Shape, s.m.rt.Mesh().Shape)
 	if err != nil {
 		return err

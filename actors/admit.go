@@ -13,7 +13,7 @@ const firstBuffer = axis.MaxSemaphoreNeeds
 // admit gives tickets as long as there is room inside the driver, and asks for what the tasks need. It reports whether it has
 // given any.
 func (d *device) admit() bool {
-	room := d.rt.cfg.Inflight - d.pending.len() - d.flying.len()
+	room := d.rt.cfg.Inflight - d.inside
 	if room <= 0 || d.draining != nil || d.resetting || d.capture != nil && d.capture.ending {
 		return false
 	}
@@ -32,7 +32,12 @@ func (d *device) admit() bool {
 			d.drop(t, err)
 			continue
 		}
-		room--
+		t.size = 1
+		if t.call == executeTrace {
+			t.size = max(len(t.trace.steps), 1)
+		}
+		room -= t.size
+		d.inside += t.size
 		d.ticket++
 		t.ticket = d.ticket
 		d.pending.push(t)
@@ -158,7 +163,7 @@ func (d *device) mayEnter(t *task) bool {
 	if d.capture != nil {
 		return t.stream == d.capture.stream
 	}
-	return admittable(t)
+	return admittable(t) && (t.call != beginTrace || t.trace == d.rt.captures.first())
 }
 
 // admittable: what makes the inputs has a ticket already, or has been answered.
@@ -199,8 +204,12 @@ func (d *device) refused(t *task) error {
 	return nil
 }
 
-// poisoned: an input's producer has failed. Its error may be set although its stream has not been told yet.
+// poisoned: an input's producer has failed. Its error may be set although its stream has not been told yet. A write does not mind what was there, as long
+// as there is memory.
 func poisoned(t *task) error {
+	if t.write != nil && t.write.into != nil && t.write.into.mem.there() {
+		return nil
+	}
 	for i, p := range t.sources {
 		if p != nil && p.err != nil {
 			return &messages.PoisonedError{Input: i, Cause: root(p.err)}

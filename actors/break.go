@@ -22,7 +22,7 @@ type PoolOnAxis struct {
 }
 
 func (b *Break) oneBank(p messages.Pool, axis int) bool {
-	return b != nil && slices.Contains(b.OneBank, PoolOnAxis{p, axis})
+	return slices.Contains(b.OneBank, PoolOnAxis{p, axis})
 }
 
 // kind is a kind of pool as it is on one axis.

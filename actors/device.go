@@ -33,6 +33,7 @@ type device struct {
 	pending deque[task] // have a ticket, not yet launched
 	current *task       // taken from pending and not yet placed: answered also if we panic
 	flying  deque[task] // launched, not yet retired
+	inside  int         // launches of those that are pending or flying
 	launch  uint64      // the last number that the driver accepted
 	joins   pools.Joins
 
@@ -119,6 +120,13 @@ func (d *device) Receive(ctx actor.Context) {
 		m.s.queue.closed = true
 	case *streamDied:
 		m.s.queue.dead = true
+	case *orphaned:
+		for _, t := range m.tasks {
+			d.letGo(t)
+			if t.call == beginTrace {
+				d.rt.captures.end(t.trace)
+			}
+		}
 	case *traceReleased:
 		d.traces = append(d.traces, m.trace)
 	case *submitted:
@@ -405,6 +413,7 @@ func (d *device) fail(why error) {
 	d.dropCapture(why)
 	if t := d.current; t != nil {
 		d.current = nil
+		t.size = 0 // nobody counts any more
 		d.drop(t, why)
 	}
 	for {
@@ -424,6 +433,7 @@ func (d *device) fail(why error) {
 	for _, t := range d.streams.takeAll() {
 		d.drop(t, why)
 	}
+	d.inside = 0
 	events := d.events
 	d.events, d.fencing = nil, false
 	for _, e := range events {

@@ -27,7 +27,9 @@ type fakeDevice struct {
 	fail     map[uint64]error
 	closed   int
 	allocErr error
-	panicOn  uint64
+	// of all events from now on
+	recordErr error
+	panicOn   uint64
 
 	traces    map[devicecgo.Handle][]entry // by handle
 	capturing devicecgo.Handle
@@ -241,6 +243,9 @@ func (f *fakeDevice) RecordEvent(int) (devicecgo.Handle, error) {
 	defer f.mu.Unlock()
 	if err := f.strict("event_record"); err != nil {
 		return 0, err
+	}
+	if f.recordErr != nil {
+		return 0, f.recordErr
 	}
 	h := f.fresh("event", messages.Spec{})
 	f.events[h] = f.launches

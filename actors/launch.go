@@ -39,6 +39,9 @@ func (d *device) launchReady() {
 		d.current = d.pending.pop()
 		d.carryOut(t)
 		d.current = nil
+		if !t.flies {
+			d.inside -= t.size
+		}
 		if d.launch-d.marked >= markEvery {
 			d.mark()
 		}
@@ -61,7 +64,7 @@ func (d *device) carryOut(t *task) {
 			d.finish(t, err)
 			break
 		}
-		t.stream.queue.left++
+		d.leave(t)
 		d.record(func(err error) { d.answer(t, err) }) // it can be read once it is there
 	case t.control != nil:
 		d.carryOutControl(t)
@@ -168,7 +171,7 @@ type draws struct {
 	plan *axis.Plan
 	sems *[axis.MaxSemaphoreNeeds]*bank
 	bufs *[axis.MaxBufferNeeds]*bank
-	free *Break // of whose pools nobody asks; nil: none
+	free *Break // of whose pools nobody asks
 }
 
 // conflict is the first bank that the launch must not use yet.
@@ -246,7 +249,6 @@ func (d *device) enqueue(t *task) {
 		d.results(t, args)
 		t.trace.add(t)
 		d.describeLaunch(t, args)
-		t.stream.queue.left++
 		d.answer(t, nil)
 		return
 	}
@@ -263,7 +265,13 @@ func (d *device) enqueue(t *task) {
 	d.results(t, args)
 	d.describeLaunch(t, args)
 	d.used(t)
-	t.stream.queue.left++
+	d.fly(t)
+}
+
+// fly takes what the driver has accepted: it is answered when it has retired.
+func (d *device) fly(t *task) {
+	t.flies = true
+	d.leave(t)
 	d.flying.push(t)
 }
 
@@ -321,6 +329,9 @@ func (d *device) lend(t *task) {
 func (d *device) put(t *task) error {
 	w := t.write
 	if w.into != nil {
+		if p := w.into.producer; p != nil && p.captured() && !w.into.mem.there() {
+			return p.trace.notExecuted()
+		}
 		return d.rewrite(w)
 	}
 	mem := t.out[0].mem
@@ -400,7 +411,6 @@ func (d *device) finish(t *task, err error) {
 		return
 	}
 	d.journal(t)
-	t.stream.queue.left++
 	d.answer(t, err)
 }
 
@@ -415,7 +425,7 @@ func (d *device) drop(t *task, err error) {
 	if t.ticket == 0 {
 		d.letGo(t)
 	}
-	t.stream.queue.left++
+	d.leave(t)
 	err = fmt.Errorf("%w", &messages.OpError{Op: t.name(), Stream: t.stream.name, Err: err})
 	switch {
 	case t.captured():
@@ -426,13 +436,29 @@ func (d *device) drop(t *task, err error) {
 	d.answer(t, err)
 }
 
-// answer hands a task to its stream's actor, with the next flush.
+// leave gives a task's place in its stream's queue back, once: it is launched or answered.
+func (d *device) leave(t *task) {
+	if !t.left {
+		t.left = true
+		t.stream.queue.left++
+	}
+}
+
+// answer hands a task to its stream's actor, with the next flush. The first answer counts: when all is lost, what was being done is answered by that.
 func (d *device) answer(t *task, err error) {
+	if t.over {
+		return
+	}
+	d.leave(t)
 	if t.row != nil && t.row.Err == nil {
 		t.row.Err = err
 	}
 	t.err = err
 	t.over = true
+	t.sources = nil // or each would keep the one before
+	if !t.captured() {
+		clear(t.in[:])
+	}
 	q := t.stream.queue
 	q.answered = append(q.answered, t)
 	q.open--

@@ -1,6 +1,8 @@
 package actors
 
 import (
+	"context"
+
 	"github.com/meshrun/meshrun/axis"
 	"github.com/meshrun/meshrun/devicecgo"
 	"github.com/meshrun/meshrun/messages"
@@ -110,7 +112,11 @@ type advance struct {
 	reply chan<- answer[devicecgo.ClockState]
 }
 
+// orphaned are tasks whose stream's actor is gone, and which have been answered: what they refer to has to be given up.
+type orphaned struct{ tasks []*task }
+
 type readRequest struct {
+	ctx    context.Context // of who waits for it
 	tensor *Tensor
 	at     messages.Coord
 	data   []byte

@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"slices"
 	"time"
 
 	"github.com/meshrun/meshrun/devicecgo"
@@ -116,6 +117,7 @@ func (d *device) retire(upTo uint64) {
 	d.collectFailures()
 	for d.flying.len() > 0 && d.flying.front().launch <= upTo {
 		t := d.flying.pop()
+		d.inside -= t.size
 		err := poisoned(t)
 		op, launch := t.name(), t.launch
 		for n := t.launch; n >= t.first() && len(d.failed) > 0; n-- { // the first failure of a replay is its own
@@ -249,6 +251,7 @@ func (d *device) freeNow() {
 // read copies a shard to the host; its producer is done.
 func (d *device) read(m *readRequest) {
 	if d.capture != nil && d.capture.begun {
+		d.reads = slices.DeleteFunc(d.reads, func(r *readRequest) bool { return r.ctx.Err() != nil })
 		d.reads = append(d.reads, m) // when the trace is captured
 		return
 	}
@@ -269,8 +272,12 @@ func (d *device) advance(m *advance) {
 		return
 	}
 	recorded := d.recorded
-	state, now, err := d.runTime(m.until)
-	if err == nil {
+	var state devicecgo.ClockState
+	var now uint64
+	var err error
+	if why := d.rt.broken.Load(); why != nil {
+		err = *why // time stands still
+	} else if state, now, err = d.runTime(m.until); err == nil {
 		d.look()
 	}
 	d.rt.thread.WhenIdle(func() {
@@ -281,7 +288,7 @@ func (d *device) advance(m *advance) {
 			m.reply <- answer[devicecgo.ClockState]{state, err}
 			return
 		}
-		d.rt.turns.moved(state, now)
+		d.rt.turns.moved(state, now, err)
 	})
 }
 

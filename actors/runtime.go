@@ -34,7 +34,7 @@ type Config struct {
 	Topology messages.Topology
 	Policy   messages.Policy
 
-	Inflight int  // launches inside the driver at once; 0 = DefaultInflight
+	Inflight int  // launches inside the driver at once, but that a replay goes in whole; 0 = DefaultInflight
 	Queue    int  // operations of a stream that are not yet launched; 0 = DefaultQueue
 	Refuse   bool // a full queue refuses with ErrQueueFull instead of making the caller wait
 
@@ -72,6 +72,7 @@ type Runtime struct {
 	released []*memory // given back, not yet seen by the device actor
 
 	anyReleased atomic.Bool
+	captures    captures
 	journal     []*messages.Row
 	closing     bool
 	gone        chan struct{} // the device actor has ended: nobody answers any more

@@ -535,7 +535,7 @@ func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *me
 		return nil, err
 	}
 	data := make([]byte, t.spec.HostBytes())
-	_, err = ask(ctx, s.rt, func(reply chan<- answer[struct{}]) any { return &readRequest{t, at, data, row, reply} })
+	_, err = ask(ctx, s.rt, func(reply chan<- answer[struct{}]) any { return &readRequest{ctx, t, at, data, row, reply} })
 	if err != nil {
 		return nil, err
 	}
@@ -556,7 +556,7 @@ func (s *Stream) Close() {
 	if s.rt.turns != nil {
 		_ = s.rt.turns.enter(context.Background(), s.seat) // fails when the mesh closes: then nobody acts
 	}
-	s.abandonTrace()
+	s.abandonTrace(fmt.Errorf("%w: stream %s, while it captured a trace", messages.ErrClosed, s.name))
 	s.shut(fmt.Errorf("stream %s: %w", s.name, messages.ErrClosed))
 	s.rt.forget(s)
 	if s.rt.turns != nil {
@@ -591,6 +591,9 @@ func (s *Stream) abandon(why error) {
 	s.dead = why
 	for _, t := range s.outbox {
 		t.answer(why)
+	}
+	if len(s.outbox) > 0 {
+		s.rt.root.Send(s.rt.device, &orphaned{s.outbox})
 	}
 	s.outbox = nil
 	for _, w := range s.waiters {

@@ -35,6 +35,9 @@ type task struct {
 	ticket  uint64
 	launch  uint64 // of a replay: the last one
 	over    bool   // answered, though the stream may not have been told yet
+	left    bool   // its place in the stream's queue is free again
+	flies   bool   // the driver has accepted it
+	size    int    // launches that it is, inside the driver
 	missing int    // grants not yet here
 	sems    [axis.MaxSemaphoreNeeds]*bank
 	bufs    [axis.MaxBufferNeeds]*bank

@@ -81,6 +81,9 @@ type memory struct {
 	lastTicket uint64 // the last task that reads or writes it
 }
 
+// there reports whether it has been made.
+func (m *memory) there() bool { return m.bank != nil || m.own.base != 0 }
+
 // ref takes a reference unless there is none left to share.
 func (m *memory) ref() bool {
 	for {

@@ -3,6 +3,8 @@ package actors
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/meshrun/meshrun/devicecgo"
@@ -80,7 +82,7 @@ func (t *task) captured() bool { return t.trace != nil && t.call == noTraceCall 
 // ---- the caller's side
 
 // BeginTrace makes the stream capture: what it submits until EndTrace is planned and checked as ever, but kept instead of launched. Other streams wait
-// meanwhile. It is queued like an operation; what goes wrong is told by EndTrace.
+// meanwhile, however long that is. It is queued like an operation; what goes wrong is told by EndTrace.
 //
 // Nothing that needs the host or the device can be captured: reads, writes, fences and getters are refused, and so is an operation whose banks
 // do not exist yet: prewarm them, or run the sequence once before.
@@ -91,13 +93,15 @@ func (s *Stream) BeginTrace(ctx context.Context) error {
 	return err
 }
 
-// EndTrace ends the capture. On an error nothing was captured and nothing has run; the results of the capture still have to be released.
+// EndTrace ends the capture. On an error there is no trace and nothing has run; the results of the capture still have to be released.
 func (s *Stream) EndTrace(ctx context.Context) (*Trace, error) {
 	s.mu.Lock()
 	tr := s.capture
 	s.mu.Unlock()
 	t, err := s.enqueue(ctx, &task{stream: s, trace: tr, call: endTrace}, endTrace.String())
 	if err != nil {
+		s.abandonTrace(err) // or the others would wait for ever
+		tr.Release()
 		return nil, err
 	}
 	if err := t.wait(ctx); err != nil {
@@ -120,7 +124,7 @@ func (tr *Trace) Execute(ctx context.Context) error {
 	return err
 }
 
-// Wait returns when the latest Execute is done, with its error.
+// Wait returns when the latest Execute is done, with its error. In lockstep it is for the goroutine of the trace's stream.
 func (tr *Trace) Wait(ctx context.Context) error {
 	tr.stream.mu.Lock()
 	t := tr.last
@@ -183,6 +187,7 @@ func (s *Stream) turnCapture(t *task) error {
 			return err
 		}
 		s.capture = tr
+		s.rt.captures.begin(tr)
 	case endTrace:
 		if tr == nil || s.capture != tr {
 			return messages.Invalid(t.name(), "stream", s.name, "captures a trace: BeginTrace comes first")
@@ -205,13 +210,41 @@ func (s *Stream) turnCapture(t *task) error {
 	return nil
 }
 
-// abandonTrace ends a capture whose stream closes.
-func (s *Stream) abandonTrace() {
+// captures are those that have been begun and not ended, in the order of their begins: they get their turns in it, so that nobody who has begun
+// waits for one that began later.
+type captures struct {
+	mu   sync.Mutex
+	open []*Trace
+}
+
+func (c *captures) begin(tr *Trace) {
+	c.mu.Lock()
+	c.open = append(c.open, tr)
+	c.mu.Unlock()
+}
+
+func (c *captures) end(tr *Trace) {
+	c.mu.Lock()
+	c.open = slices.DeleteFunc(c.open, func(o *Trace) bool { return o == tr })
+	c.mu.Unlock()
+}
+
+func (c *captures) first() *Trace {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) == 0 {
+		return nil
+	}
+	return c.open[0]
+}
+
+// abandonTrace ends a capture that is not ended in order.
+func (s *Stream) abandonTrace(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tr := s.capture; tr != nil && s.closed == nil {
 		s.capture = nil
-		s.post(&task{stream: s, trace: tr, call: endTrace, err: fmt.Errorf("%w: stream %s, while it captured a trace", messages.ErrClosed, s.name)})
+		s.post(&task{stream: s, trace: tr, call: endTrace, err: why})
 	}
 }
 
@@ -273,7 +306,7 @@ func (tr *Trace) hold(t *task) {
 		if p := t.source(i); p != nil && p.captured() {
 			continue // a result of the trace: kept already, or pooled
 		}
-		if !tr.known[in.mem] {
+		if !slices.ContainsFunc(tr.inputs, func(o *Tensor) bool { return o.mem == in.mem && o.maker() == in.maker() }) {
 			tr.inputs = append(tr.inputs, in)
 		}
 		keep(in.mem)
@@ -325,7 +358,7 @@ func (d *device) mayCapture(t *task) error {
 	if t.plan.Alias {
 		return nil
 	}
-	if b := (draws{t.plan, &t.sems, &t.bufs, nil}).conflict(&tr.joins, func(b *bank) uint64 { return tr.lastUse[b] }); b != nil {
+	if b := (draws{t.plan, &t.sems, &t.bufs, &tr.stream.rt.cfg.Break}).conflict(&tr.joins, func(b *bank) uint64 { return tr.lastUse[b] }); b != nil {
 		return refuse(b, fmt.Sprintf("is used again in one trace only behind a collective that joins its devices, and launch %d of the trace used it last", tr.lastUse[b]),
 			"a trace holds no fence: split it there")
 	}
@@ -357,7 +390,7 @@ func (tr *Trace) safe(j pools.Joins, behind uint64) bool {
 	}
 	for i := range tr.steps {
 		s := &tr.steps[i]
-		if (draws{s.plan, &s.sems, &s.bufs, nil}).conflict(&j, lastUse) != nil {
+		if (draws{s.plan, &s.sems, &s.bufs, &tr.stream.rt.cfg.Break}).conflict(&j, lastUse) != nil {
 			return false
 		}
 		n := behind + uint64(i) + 1
@@ -385,6 +418,9 @@ func (d *device) carryOutTrace(t *task) {
 	switch t.call {
 	case beginTrace:
 		d.mark() // no event can be recorded meanwhile
+		if t.over {
+			return // the device was lost just now
+		}
 		h, err := d.dev.BeginTrace(0)
 		if err != nil {
 			tr.fail(err)
@@ -399,7 +435,6 @@ func (d *device) carryOutTrace(t *task) {
 		if err == nil {
 			effect(t.row, "end_trace", field("launches", len(tr.steps)))
 		}
-		t.stream.queue.left++
 		d.answer(t, err)
 		d.journal(t)
 	case executeTrace:
@@ -413,6 +448,7 @@ func (d *device) endCapture(tr *Trace, err error) error {
 		return tr.failed()
 	}
 	tr.over = true
+	d.rt.captures.end(tr)
 	if d.capture == tr {
 		d.capture = nil
 	}
@@ -474,8 +510,9 @@ func (d *device) endOrphan() bool {
 func (d *device) dropCapture(why error) {
 	if tr := d.capture; tr != nil {
 		d.capture = nil
-		tr.over = true
+		tr.over, tr.handle = true, 0
 		tr.fail(why)
+		d.letGoMemory(tr)
 	}
 	for _, m := range d.reads {
 		m.reply <- answer[struct{}]{err: why}
@@ -508,8 +545,7 @@ func (d *device) replay(t *task) {
 		effect(t.row, "execute_trace", field("launches", len(tr.steps)), field("first", first))
 		d.journal(t)
 	}
-	t.stream.queue.left++
-	d.flying.push(t)
+	d.fly(t)
 }
 
 // letGoTrace gives up a replay's reference: it has its place in the order now, or will never have one.

@@ -535,8 +535,18 @@ func TestCloseWithLiveTraces(t *testing.T) {
 	for range 3 {
 		require.NoError(t, tr.Execute(limited(t)))
 	}
-	require.NoError(t, r.Close(limited(t)))
-	require.Error(t, tr.Execute(limited(t)))
+	require.NoError(t, tr.Wait(limited(t)))
+	f.mu.Lock()
+	f.manual = true
+	f.mu.Unlock()
+	require.NoError(t, tr.Execute(limited(t)))
+	settle(t, r)
+	ctx, cancel := context.WithCancel(limited(t))
+	cancel()
+	require.NoError(t, r.Close(ctx), "what is in flight has no time left")
+	require.ErrorIs(t, tr.Wait(limited(t)), messages.ErrClosed)
+	require.ErrorIs(t, tr.Execute(limited(t)), messages.ErrClosed)
+	assert.Equal(t, 1, f.closed)
 	tr.Release()
 	for _, y := range out {
 		y.Release()

@@ -143,8 +143,8 @@ func (t *turns) move() {
 	t.rt.root.Send(t.rt.device, &advance{until: until})
 }
 
-// moved is called on the mesh's thread when time has run and its consequences have settled.
-func (t *turns) moved(state devicecgo.ClockState, now uint64) {
+// moved is called on the mesh's thread when time has run and its consequences have settled; with an error when it never will again.
+func (t *turns) moved(state devicecgo.ClockState, now uint64, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.moving = false
@@ -164,11 +164,11 @@ func (t *turns) moved(state devicecgo.ClockState, now uint64) {
 	case active:
 		t.pass()
 	case len(t.seats) == 0:
-	case state == devicecgo.ClockIdle && !t.asleep():
-		// Nothing can happen any more, so no wait can end.
+	case err != nil, state == devicecgo.ClockIdle && !t.asleep():
+		// Nothing can happen any more, so no wait can end, and no sleep.
 		for _, s := range t.seats {
 			if s.state == seatBlocked {
-				s.state = seatActive
+				s.state, s.wakeAt = seatActive, 0
 				close(s.stuck)
 				s.stuck = nil
 			}
@@ -213,7 +213,7 @@ func (t *turns) block(ctx context.Context, s *seat, signal <-chan struct{}) erro
 	select {
 	case <-signal:
 	case <-stuck:
-		err = fmt.Errorf("%w: nothing is left to run, and what this stream waits for has not come", messages.ErrTimeout)
+		err = t.stuckError()
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -224,6 +224,14 @@ func (t *turns) block(ctx context.Context, s *seat, signal <-chan struct{}) erro
 		return err
 	}
 	return t.enter(ctx, s)
+}
+
+// stuckError is why what a stream waits for cannot come.
+func (t *turns) stuckError() error {
+	if why := t.rt.broken.Load(); why != nil {
+		return *why
+	}
+	return fmt.Errorf("%w: nothing is left to run, and what this stream waits for has not come", messages.ErrTimeout)
 }
 
 func (s *seat) unblock() {

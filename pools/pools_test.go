@@ -43,6 +43,50 @@ func TestEagerCount(t *testing.T) {
 	}
 }
 
+// TestPinnedBanks: a bank that traces name is nobody else's under hold, lent or not, as often as it is pinned; its pool stays. Under rotate it goes round.
+func TestPinnedBanks(t *testing.T) {
+	key := messages.BufferKey{Kind: messages.BufferAG, Shape: messages.ShapeOf(1, 1, 32, 64), DType: messages.BFloat16}
+	for _, policy := range []messages.Policy{messages.Hold, messages.Rotate} {
+		b := NewBuffers(policy)
+		var seen []int
+		acquire := func(n int) int {
+			slot, _ := b.Acquire(Lease(n), key, nil)
+			seen = append(seen, slot)
+			return slot
+		}
+		slots, made := b.Prewarm(key, nil)
+		require.Len(t, made, Depth)
+		b.Pin(slots[:1])
+		b.Pin(slots[:1])
+		for n := 1; n <= 3; n++ {
+			acquire(n)
+			b.Return(Lease(n))
+		}
+		everything := func(messages.BufferKey) bool { return true }
+		if policy == messages.Rotate {
+			assert.Contains(t, seen, slots[0])
+		} else {
+			assert.NotContains(t, seen, slots[0])
+		}
+		for range 2 {
+			_, err := b.Release(everything)
+			require.ErrorContains(t, err, "bank 0 is named by a trace")
+			assert.Empty(t, b.Idle())
+			b.Unpin(slots[:1])
+		}
+		assert.Len(t, b.Idle(), 1)
+		seen = nil
+		for n := 4; n <= 6; n++ {
+			acquire(n)
+			b.Return(Lease(n))
+		}
+		assert.Contains(t, seen, slots[0])
+		gone, err := b.Release(everything)
+		require.NoError(t, err)
+		assert.ElementsMatch(t, slots, gone)
+	}
+}
+
 // TestSemaphoresTurn: grants take the banks in turn; reset rewinds.
 func TestSemaphoresTurn(t *testing.T) {
 	p := NewSemaphores(Kinds()[0], 0, 1)

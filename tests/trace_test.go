@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -286,6 +287,66 @@ func TestNewPoolInACapture(t *testing.T) {
 	require.NoError(t, trace.Execute(m.ctx))
 	m.everywhere(y, a, "after prewarm")
 	trace.Release()
+}
+
+// TestTwoCapturesAtOnce: the second begins when the first has ended, whatever order the callers wait in.
+func TestTwoCapturesAtOnce(t *testing.T) {
+	for seed := range uint64(20) {
+		m := openTraced(t, meshrun.Config{Mesh: meshrun.MeshShape{Rows: 1, Cols: 4}, Seed: seed})
+		_, a := m.array(meshrun.BFloat16, 1, 1, 32, 256)
+		x := m.upload(a, 3)
+		m.must(m.s.AllGather(m.ctx, x, tracedGather)).Release()
+		require.NoError(t, m.s.Fence(m.ctx))
+		second, err := m.mesh.Stream("second")
+		require.NoError(t, err)
+		require.NoError(t, m.s.BeginTrace(m.ctx))
+		m.must(m.s.AllGather(m.ctx, x, tracedGather))
+		require.NoError(t, second.BeginTrace(m.ctx))
+		y := m.must(second.AllGather(m.ctx, x, tracedGather))
+		ended, err := m.s.EndTrace(m.ctx)
+		require.NoError(t, err)
+		require.NoError(t, ended.Execute(m.ctx))
+		trace, err := second.EndTrace(m.ctx)
+		require.NoError(t, err)
+		require.NoError(t, trace.Execute(m.ctx))
+		require.NoError(t, trace.Wait(m.ctx))
+		m.everywhere(y, a, "the second's")
+		require.NoError(t, ended.Wait(m.ctx))
+		m.s.Close()
+		second.Close()
+	}
+}
+
+// TestAnEndThatIsCanceledEndsTheCapture: or the others would wait for ever.
+func TestAnEndThatIsCanceledEndsTheCapture(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	mesh, err := meshrun.Open(ctx, meshrun.Config{Mesh: meshrun.MeshShape{Rows: 1, Cols: 2}, Lockstep: true})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, mesh.Close(context.Background())) }()
+	s, err := mesh.Stream("captures")
+	require.NoError(t, err)
+	other, err := mesh.Stream("other")
+	require.NoError(t, err)
+	mesh.Together(s, other)
+	require.NoError(t, s.BeginTrace(ctx)) // now it is the other's turn
+	canceled, stop := context.WithCancel(ctx)
+	stop()
+	_, err = s.EndTrace(canceled)
+	require.ErrorIs(t, err, context.Canceled)
+	a, err := meshrun.Floats(meshrun.ShapeOf(1, 2), meshrun.Float32, []float32{1, 2})
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		x, err := other.Upload(ctx, a, meshrun.ShardOn(1, 1))
+		assert.NoError(t, err)
+		assert.NoError(t, other.Wait(ctx, x))
+		other.Close()
+	})
+	_, err = s.Upload(ctx, a, meshrun.ShardOn(1, 1))
+	assert.NoError(t, err, "it captures no more")
+	s.Close()
+	all.Wait()
 }
 
 // TestReplayOnALostDevice: everybody is told at once, and the mesh closes with the trace alive.
