@@ -27,10 +27,15 @@ func TestMisuseIsRefused(t *testing.T) {
 	defer other.Close(ctx)
 
 	for name, call := range map[string]func() error{
-		"no operation":         func() error { _, err := s.Submit(ctx, meshrun.Call{}); return err },
-		"no second operand":    func() error { _, err := s.Mul(ctx, x, nil); return err },
-		"no tensor to read":    func() error { _, err := s.Read(ctx, nil, meshrun.Coord{}); return err },
-		"no floats to read":    func() error { _, err := s.ReadFloats(ctx, nil, meshrun.Coord{}); return err },
+		"no operation":      func() error { _, err := s.Submit(ctx, meshrun.Call{}); return err },
+		"no second operand": func() error { _, err := s.Mul(ctx, x, nil); return err },
+		"no tensor to read": func() error { _, err := s.Read(ctx, nil, meshrun.Coord{}); return err },
+		"no floats to read": func() error { _, err := s.ReadFloats(ctx, nil, meshrun.Coord{}); return err },
+		"no tensor to write": func() error {
+			a, err := meshrun.Floats(x.Shape(), meshrun.BFloat16, make([]float32, 8))
+			require.NoError(t, err)
+			return s.Write(ctx, nil, a, meshrun.Replicate)
+		},
 		"another mesh's, read": func() error { _, err := s.Read(ctx, foreign, meshrun.Coord{}); return err },
 		"another mesh's":       func() error { _, err := s.Add(ctx, x, foreign); return err },
 		"an unknown dtype":     func() error { _, err := s.Typecast(ctx, x, 99); return err },

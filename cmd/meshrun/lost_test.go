@@ -32,3 +32,21 @@ func TestASleepEndsWhenTheMeshIsLost(t *testing.T) {
 		}
 	}
 }
+
+// Under hold a stream's results are listed as they were when it ended, whoever has got their memory since.
+func TestResultsOfAStreamThatEndedFirst(t *testing.T) {
+	for _, call := range []string{
+		`"op":"all_gather_persistent_buffer","shape":[1,1,32,64],"dim":3,"mesh_axis":1`,
+		`"op":"reduce_scatter_persistent_buffer","shape":[1,1,32,128],"dim":3,"mesh_axis":1`,
+		`"op":"neighbor_pad_persistent_buffer","shape":[1,4,4,8],"layout":"row_major","dims":[2],"axes":[1],"pad_left":[1],"pad_right":[1]`,
+	} {
+		for _, wait := range []string{`{"op":"fence"}`, `{"op":"sleep","us":300}`} {
+			p := execute(fmt.Sprintf(`{"mesh":[1,4],"streams":[{"name":"first","calls":[{%[1]s,"out":"a"}]},{"name":"then","calls":[%[2]s,{%[1]s,"out":"b"},{%[1]s,"out":"c"}]}]}`, call, wait))
+			require.Equal(t, 0, p.code, p.stderr)
+			l := readLog(t, p.stdout)
+			for _, name := range []string{"a", "b", "c"} {
+				require.Contains(t, l.Tensors, name, call)
+			}
+		}
+	}
+}

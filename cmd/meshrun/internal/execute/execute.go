@@ -104,7 +104,7 @@ func (r *execution) run(ctx context.Context) (*Result, error) {
 // describe puts the rows in order and judges them.
 func (r *execution) describe(out *Result) {
 	out.Rows = r.order(r.mesh.Journal())
-	out.Tensors = listed(out.Tensors, out.Rows)
+	out.Tensors = listed(out.Tensors, r.c.Policy, out.Rows)
 	seen := observed(out.Report)
 	var ended []*CallError // by what the mesh has seen
 	for _, s := range r.streams {

@@ -98,8 +98,9 @@ func (r *execution) shard(at messages.Coord, data []byte, shape messages.Shape) 
 }
 
 // listed picks the tensors that are shown and sorts them by name. A name of a stream hides the same name of the case; where several
-// streams use one name, each is shown as STREAM/NAME. A result whose memory a later launch has written again is left out.
-func listed(all []Tensor, rows []*messages.Row) []Tensor {
+// streams use one name, each is shown as STREAM/NAME. Under rotate a result whose memory a later launch has written again is left out; under hold it was
+// read before it was given back.
+func listed(all []Tensor, policy messages.Policy, rows []*messages.Row) []Tensor {
 	users := map[string]int{}
 	for _, t := range all {
 		if t.stream != "" {
@@ -108,7 +109,7 @@ func listed(all []Tensor, rows []*messages.Row) []Tensor {
 	}
 	var out []Tensor
 	for _, t := range all {
-		if t.stream == "" && users[t.Name] > 0 || t.overwritten(rows) {
+		if t.stream == "" && users[t.Name] > 0 || policy == messages.Rotate && t.overwritten(rows) {
 			continue
 		}
 		if users[t.Name] > 1 {
