@@ -303,6 +303,7 @@ func (d *device) runTime(until uint64) (devicecgo.ClockState, uint64, error) {
 	}
 	d.timeRuns = err == nil && state == devicecgo.ClockBusy
 	if err != nil {
+		d.look() // what was done before is done
 		d.lose(err)
 	}
 	return state, now, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,4 +50,17 @@ func TestResultsOfAStreamThatEndedFirst(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What was over when the hazard came is over: its rows have their times and no error.
+func TestRowsBeforeAHazard(t *testing.T) {
+	const gather = `{"op":"all_gather","in":"x","dim":3,"mesh_axis":1}`
+	p := execute(fmt.Sprintf(`{"mesh":[1,4],"faults":["device 0,3 swap launch 7 and 8"],"tensors":{"x":{"shape":[1,1,32,128],"fill":{"const":1}}},"calls":[%s{"op":"reduce_scatter","in":"x","dim":3,"mesh_axis":1}]}`,
+		strings.Repeat(gather+",", 7)))
+	require.Equal(t, 4, p.code, p.stderr)
+	for i, row := range readLog(t, p.stdout).Rows[1:] {
+		require.Equal(t, i >= 6, row.Error != "", "row %d: %s", i, row.Error)
+		require.Equal(t, i < 6, row.Time != nil, "row %d", i)
+	}
+	require.Contains(t, p.stderr, "calls that this ended: calls[6] (stream main) all_gather, calls[7] (stream main) reduce_scatter")
 }
