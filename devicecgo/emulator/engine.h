@@ -124,8 +124,8 @@ class Engine {
 
   // ---- the engine's thread: for contexts
   uint64_t now() const { return now_; }
-  void at(uint64_t ns, Event::Kind kind, void* object, uint32_t amount = 0, uint64_t tail_ns = 0, StampRef by = {}) {
-    heap_.push({.ns = std::max(ns, now_), .order = 0, .object = object, .tail_ns = tail_ns, .amount = amount, .kind = kind, .by = std::move(by)});
+  void at(uint64_t ns, Event::Kind kind, void* object, uint32_t amount = 0, uint64_t tail_ns = 0, StampRef by = {}, Place mover = {}) {
+    heap_.push({.ns = std::max(ns, now_), .order = 0, .object = object, .tail_ns = tail_ns, .amount = amount, .kind = kind, .by = std::move(by), .mover = mover});
   }
   void ready(std::coroutine_handle<> h) { ready_.push_back(h); }
   void ended(Context& context) { ended_.push_back(&context); }
@@ -134,7 +134,7 @@ class Engine {
   Fabric& fabric() { return fabric_; }
   DataFlow& flow() { return flow_; }
   uint64_t reserve_cores(uint32_t device, uint64_t ns, uint64_t after);  // when they are done
-  void deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by);  // an increment has arrived
+  void deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by, Place mover);  // an increment has arrived
   Checker* checker() { return checker_ ? &*checker_ : nullptr; }  // null: nobody checks
   const LaunchTag& due(const Context& context) const;             // what stands at the place of its queue that the device has come to
   void send_transit(Transit transit);
@@ -193,6 +193,7 @@ class Engine {
   uint64_t late_look_ns(const Waiter& waiter) const;
   Launch* next_of(uint32_t device, uint32_t queue);
   void strike(Launch& launch);  // with the faults of its operation
+  Launch* at_place(Place place);  // null: it is over
   void pump(uint32_t device, uint32_t queue);
   uint64_t start_time(uint32_t device, const Launch& launch) const;
   void leave(Context& context);
