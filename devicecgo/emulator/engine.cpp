@@ -18,7 +18,7 @@ Launch::~Launch() = default;
 void Launch::reset() {
   plan.reset();
   number = seq = 0;
-  stream = "";
+  stream = {};
   awaited_queue = 0;
   awaited_position = 0;
   start_ns = UINT64_MAX;
@@ -279,17 +279,16 @@ EngineStats Engine::stats() {
   return s;
 }
 
-void Engine::name_stream(uint32_t number, const char* name) {
-  if (streams_.size() < kMostStreams) streams_.try_emplace(number, name);
+void Engine::name_stream(uint32_t number, std::string name) {
+  if (stream_names_.size() < kMostNames) stream_names_.try_emplace(number, std::move(name));
 }
 
-const char* Engine::stream(uint32_t number) {
-  if (const auto known = streams_.find(number); known != streams_.end()) return known->second.c_str();
-  if (streams_.size() >= kMostStreams) return "(one of many)";
-  return streams_.emplace(number, std::to_string(number)).first->second.c_str();
+StreamTag Engine::stream(uint32_t number) const {
+  const auto known = stream_names_.find(number);
+  return {number, known != stream_names_.end() ? known->second.c_str() : nullptr};
 }
 
-void Engine::set_name(std::string& name, const char* to) {
+void Engine::set_name(std::string& name, const std::string& to) {
   std::lock_guard lock(monitor_.mutex);
   name = to;
 }

@@ -106,9 +106,9 @@ class Engine {
   std::optional<Failure> next_failure();
   std::optional<LaunchProfile> profile(uint64_t seq);
   EngineStats stats();
-  void set_name(std::string& name, const char* to);  // of an object that reports name
-  void name_stream(uint32_t number, const char* name);
-  const char* stream(uint32_t number);  // its name, or else its number; it stays where it is
+  void set_name(std::string& name, const std::string& to);  // of an object that reports name
+  void name_stream(uint32_t number, std::string name);
+  StreamTag stream(uint32_t number) const;
   uint64_t launches() const { return numbered_; }
   uint64_t creation() { return ++serial_; }  // the serial of something made now
   uint64_t fenced() const;                   // all that was made up to there is there on every device
@@ -228,8 +228,8 @@ class Engine {
   uint64_t serial_ = 0;                  // counts what the host makes, and the events that it records
   std::array<uint64_t, 2> seen_serial_{};  // of the latest event per queue that it has seen done
   std::vector<std::unique_ptr<Launch>> spare_;
-  static constexpr size_t kMostStreams = 1 << 16;
-  std::unordered_map<uint32_t, std::string> streams_;  // their names, which stay, since reports point to them
+  static constexpr size_t kMostNames = 1 << 16;
+  std::unordered_map<uint32_t, std::string> stream_names_;  // they stay, since reports point to them; later streams have none
 
   // ---- under the lock
   std::vector<std::unique_ptr<Launch>> incoming_;

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "json.h"
 #include "kernel_bfloat8.h"
+#include "one_line.h"
 #include "ops.h"
 
 namespace meshrun::emu {
@@ -425,7 +426,7 @@ std::string Mesh::report() {
   for (const Hazard& h : engine_->hazards(&hazards)) {
     json.begin_object().field("kind", h.kind).field("resource", h.resource).key("launches").begin_array();
     for (const LaunchTag& l : h.launches)
-      json.begin_object().field("seq", l.shown()).field("op", l.op).field("stream", l.stream).end_object();
+      json.begin_object().field("seq", l.shown()).field("op", l.op).field("stream", l.stream.text()).end_object();
     json.end_array().key("devices").begin_array();
     for (const uint32_t d : h.devices) place(d);
     json.end_array().field("virtual_ns", h.ns).field("text", h.text);
@@ -436,7 +437,7 @@ std::string Mesh::report() {
         const Arguments& a = g.arguments;
         json.begin_object().key("devices").begin_array();
         for (const uint32_t d : g.devices) place(d);
-        json.end_array().field("op", tag.op).field("seq", tag.shown()).field("stream", tag.stream);
+        json.end_array().field("op", tag.op).field("seq", tag.shown()).field("stream", tag.stream.text());
         numbers("shape", std::span(a.input.shape.dims).first(a.input.shape.rank));
         json.field("dtype", name_of(a.input.dtype));
         numbers("dims", std::span(a.dims.values).first(a.dims.count));
@@ -501,20 +502,21 @@ uint32_t Mesh::semaphore_value(mr_handle handle, uint32_t row, uint32_t col) {
 
 void Mesh::name(mr_handle object, const char* name) {
   if (name == nullptr) throw error(MR_INVALID_ARGUMENT, "name: name is NULL");
+  const std::string shown = one_line(name);
   if (Tensor* t = tensors_.find(object)) {
-    t->name = name;
-    engine_->set_name(t->storage->name, name);
-    memory_.own(t->storage->room, name);
+    t->name = shown;
+    engine_->set_name(t->storage->name, shown);
+    memory_.own(t->storage->room, shown);
   } else {
     const SemaphoreRef& s = semaphores_.get(object, "name: object");
-    engine_->set_name(s->name, name);
-    memory_.own(s->room, name);
+    engine_->set_name(s->name, shown);
+    memory_.own(s->room, shown);
   }
 }
 
 void Mesh::name_stream(uint32_t stream, const char* name) {
   if (name == nullptr || *name == 0) throw error(MR_INVALID_ARGUMENT, "name_stream: name is empty");
-  engine_->name_stream(stream, name);
+  engine_->name_stream(stream, one_line(name));
 }
 
 }  // namespace meshrun::emu
