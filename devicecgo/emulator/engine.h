@@ -82,6 +82,7 @@ class Engine {
   HostPool& pool() { return pool_; }
 
   // ---- the host's thread
+  void prepare(size_t launches);  // from here on that many can be taken and submitted, and nothing of it throws
   std::unique_ptr<Launch> fresh_launch();
   uint64_t number_launch();                     // the number of the next launch on the mesh
   void submit(std::unique_ptr<Launch> launch);  // stamps the host's time
@@ -112,9 +113,10 @@ class Engine {
   uint64_t launches() const { return numbered_; }
   uint64_t creation() { return ++serial_; }  // the serial of something made now
   uint64_t fenced() const;                   // all that was made up to there is there on every device
-  // Semaphores that the next command of the queue names: made and fenced. It notes that they are used.
-  void name_semaphore(Semaphore& semaphore, const mr_op_header& header, const char* op);
-  void host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text);
+  // Semaphores that a launch names, `ahead` behind the next: made and fenced. When the launch is certain, the queue's next command uses them.
+  void check_fenced(const std::vector<SemaphoreRef>& semaphores, const mr_op_header& header, const char* op, uint64_t ahead = 0);
+  void use(const std::vector<SemaphoreRef>& semaphores, uint32_t queue);
+  void host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text, uint64_t ahead = 0);
   // Nothing that was enqueued and not seen done may name it.
   void check_quiet(Semaphore& semaphore, const char* verb);
   uint64_t creation_delay_ns(uint32_t device, uint64_t serial) const;
@@ -191,9 +193,9 @@ class Engine {
   void step();
   void settle_programs();
   uint64_t late_look_ns(const Waiter& waiter) const;
+  Launch* at_place(Place place);  // null: it is over
   Launch* next_of(uint32_t device, uint32_t queue);
   void strike(Launch& launch);  // with the faults of its operation
-  Launch* at_place(Place place);  // null: it is over
   void pump(uint32_t device, uint32_t queue);
   uint64_t start_time(uint32_t device, const Launch& launch) const;
   void leave(Context& context);

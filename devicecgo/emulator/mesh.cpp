@@ -170,8 +170,9 @@ void Mesh::tensor_write(mr_handle handle, const mr_distribution& distribution, c
       std::memcpy(staged.data(), data, bytes);
     }
   }
+  std::unique_ptr<Plan> plan = plan_write(config_, {t.storage, t.spec}, distribution, std::move(staged));
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  launch->plan = plan_write(config_, {t.storage, t.spec}, distribution, std::move(staged));
+  launch->plan = std::move(plan);
   launch->queue = queue;
   engine_->submit(std::move(launch));
 }
@@ -228,8 +229,9 @@ void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
 }
 
 void Mesh::create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed) {
+  std::unique_ptr<Plan> plan = plan_creation(std::move(semaphores), initial, zeroed, engine_->creation());
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  launch->plan = plan_creation(std::move(semaphores), initial, zeroed, engine_->creation());
+  launch->plan = std::move(plan);
   engine_->submit(std::move(launch));
 }
 
@@ -348,10 +350,13 @@ void Mesh::enqueue(void* op) {
     return;
   }
   check_shapes(*plan, engine_->launches() + 1);
-  std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  for (const SemaphoreRef& s : request.semaphores()) engine_->name_semaphore(*s, header, entry->name);
+  engine_->check_fenced(request.semaphores(), header, entry->name);
   if (engine_->hazard_stopped()) report_hazard();
+  engine_->prepare(1);
   request.commit();
+  // Nothing refuses it any more.
+  std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  engine_->use(request.semaphores(), header.queue);
   launch->plan = std::move(plan);
   launch->queue = header.queue;
   launch->number = engine_->number_launch();
