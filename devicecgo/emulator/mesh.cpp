@@ -237,6 +237,9 @@ void Mesh::create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, c
 
 void Mesh::fault(const char* text) {
   Fault fault = parse_fault(text, config_.machine);
+  if (const uint64_t first = fault.first_launch(), launches = engine_->launches(); first != 0 && first <= launches)
+    throw error(MR_INVALID_ARGUMENT, "fault \"%s\": launch is %llu: the mesh has had %llu launches, so it must be at least %llu", fault.text.c_str(), wide(first),
+                wide(launches), wide(launches + 1));
   apart_ = apart_ || fault.kind == Fault::Kind::late_allocation;
   if (fault.kind == Fault::Kind::shape) {
     for (const Fault& f : shapes_)
