@@ -238,7 +238,7 @@ func (c *Config) checkReshape() error {
 			if err := c.Mesh.Validate(); err != nil {
 				return err
 			}
-			e := axis.Reshape(p.Name, m, c.Mesh)
+			e := axis.ReshapeError(p.Name, m, c.Mesh)
 			e.Op = "open"
 			return e
 		}
@@ -371,7 +371,8 @@ func (m *Mesh) Stats(ctx context.Context) (Stats, error) { return m.rt.Stats(ctx
 // Report returns the emulator's report as JSON: hazards, hang, stats. ErrUnsupported elsewhere.
 func (m *Mesh) Report(ctx context.Context) ([]byte, error) { return m.rt.Report(ctx) }
 
-// Inject gives the emulator a fault, such as "device 0,1 stop at launch 20". ErrUnsupported elsewhere.
+// Inject gives the emulator a fault, such as "device 0,1 stop at launch 20", which counts launches on the mesh: one that has been is ErrInvalid.
+// ErrUnsupported elsewhere.
 func (m *Mesh) Inject(ctx context.Context, fault string) error { return m.rt.Inject(ctx, fault) }
 
 // Now is the virtual time of an emulated mesh in ns.

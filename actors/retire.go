@@ -157,16 +157,23 @@ func (d *device) timeDevices(t *task) {
 		if err != nil {
 			return
 		}
-		if t.row.Devices == nil {
-			t.row.Devices = times
-			continue
-		}
-		for i, one := range times {
-			sum := &t.row.Devices[i]
-			sum.EndNS = max(sum.EndNS, one.EndNS)
-			sum.WaitingNS += one.WaitingNS
-		}
+		t.row.Devices = withTimes(t.row.Devices, times)
 	}
+}
+
+// withTimes adds what a later launch took on each device. A launch that is no longer kept has no times, wherever in the row it stands.
+func withTimes(sum, launch []messages.DeviceTime) []messages.DeviceTime {
+	if len(launch) == 0 {
+		return sum
+	}
+	if len(sum) != len(launch) {
+		return launch
+	}
+	for i, one := range launch {
+		sum[i].EndNS = max(sum[i].EndNS, one.EndNS)
+		sum[i].WaitingNS += one.WaitingNS
+	}
+	return sum
 }
 
 func (d *device) collectFailures() {

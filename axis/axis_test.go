@@ -395,7 +395,7 @@ func TestReshapesNameTheMissingEdge(t *testing.T) {
 	} {
 		m := machine(c.rows, c.cols, 1)
 		m.Wrap = [2]bool{c.wrap && c.rows > 2, c.wrap && c.cols > 2}
-		err := Reshape("machine", m, c.asked)
+		err := ReshapeError("machine", m, c.asked)
 		require.ErrorIs(t, err, messages.ErrInvalid)
 		require.ErrorContains(t, err, "mesh "+c.asked.String()+": preset machine is "+m.Shape.String())
 		if c.want == "" {

@@ -60,9 +60,9 @@ func Open(m Machine, numLinks int, topology messages.Topology) (Mesh, error) {
 	return out, nil
 }
 
-// Reshape is the error of asking for a preset and another mesh. Devices stay where they are: the asked mesh would take them in row order, and
+// ReshapeError is the error of asking for a preset and another mesh. Devices stay where they are: the asked mesh would take them in row order, and
 // needs a link wherever two of them come to be neighbours.
-func Reshape(preset string, m Machine, asked messages.MeshShape) *messages.InvalidError {
+func ReshapeError(preset string, m Machine, asked messages.MeshShape) *messages.InvalidError {
 	e := messages.Invalid("", "mesh", asked, "preset %s is %s", preset, m.Shape)
 	e.Hint = "leave out mesh, or the preset for a mesh with links of its own"
 	if asked.Devices() != m.Shape.Devices() {

@@ -1,4 +1,4 @@
-/* meshrun_driver.h: the C ABI between meshrun and a mesh driver, version 1.
+/* meshrun_driver.h: the C ABI between meshrun and a mesh driver, version 2.
  *
  * A driver is one table of function pointers, returned by the one exported symbol meshrun_driver(). The emulator is linked
  * into the program; any other driver is a shared library loaded at run time, so the Go program builds without it.
@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define MR_ABI_VERSION 1u
+#define MR_ABI_VERSION 2u
 #define MR_MAX_RANK 8
 #define MR_MESSAGE_BYTES 1008
 #define MR_MAX_CONCAT 8
@@ -665,8 +665,8 @@ typedef struct mr_driver {
 
   /* Traces. Between begin and end, operations enqueued on that queue are checked and kept instead of launched; the results that they
    * allocate get their memory then. Nothing else that a replay would not do again is allowed meanwhile: no allocation, no write, read,
-   * reset or event, no other queue. execute launches all of them again, in order, on the same memory and semaphores; their launch numbers
-   * are first_launch, first_launch + 1, and so on. What a trace names keeps its memory, although freed, until the trace is freed. To free a
+   * reset or event, no other queue. execute launches all of them again, in order, on the same memory and semaphores, or, when it returns an
+   * error, none; their launch numbers are first_launch, first_launch + 1, and so on. What a trace names keeps its memory, although freed, until the trace is freed. To free a
    * trace that is still captured abandons it. */
   int32_t (*trace_begin)(mr_handle mesh, uint32_t queue, mr_handle* trace, mr_error* error);
   int32_t (*trace_end)(mr_handle mesh, mr_handle trace, mr_error* error);
@@ -717,7 +717,7 @@ typedef struct mr_emulator_ext {
    * which: PROGRESS (an event is done, or until_ns reached), IDLE (no event is left), BUSY (call again). */
   int32_t (*clock_advance)(mr_handle mesh, uint64_t until_ns, uint32_t max_wait_us, int32_t* state, mr_error* error);
   int32_t (*launch_profile)(mr_handle mesh, uint64_t launch, mr_launch_profile* profile, mr_error* error);
-  /* One fault, in the text of docs/faults.md, e.g. "device 0,1 stop at launch 20". */
+  /* One fault, in the text of docs/faults.md, e.g. "device 0,1 stop at launch 20". A launch that has been is MR_INVALID_ARGUMENT. */
   int32_t (*fault)(mr_handle mesh, const char* text, mr_error* error);
   /* The report so far as JSON: {"hazards":[...],"hang":null|{...},"stats":{...},"virtual_ns":n}. Writes at most `capacity` bytes
    * with the NUL and puts the bytes needed into *needed. */
@@ -726,7 +726,7 @@ typedef struct mr_emulator_ext {
   int32_t (*presets)(char* json, uint64_t capacity, uint64_t* needed, mr_error* error);
   /* The value of a semaphore on core (0,0) of a device. */
   int32_t (*semaphore_value)(mr_handle mesh, mr_handle semaphore, uint32_t row, uint32_t col, uint32_t* value, mr_error* error);
-  /* Tells the emulator the name by which reports call a tensor or a semaphore. */
+  /* Tells the emulator the name by which reports call a tensor or a semaphore. Control characters, and what is no UTF-8, are shown escaped. */
   int32_t (*name)(mr_handle mesh, mr_handle object, const char* name, mr_error* error);
   /* The same for a stream, by the number that op headers give it. Once: before its first operation. */
   int32_t (*name_stream)(mr_handle mesh, uint32_t stream, const char* name, mr_error* error);

@@ -54,6 +54,16 @@ func TestExampleOfAHazard(t *testing.T) {
 		require.Contains(t, line, "one-bank.json: hazard (semaphore_in_use) at ")
 		require.Equal(t, 1, strings.Count(p.stderr, line))
 	}
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	var quoted []string
+	for line := range strings.Lines(string(readme)) {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(line), "> "); ok {
+			quoted = append(quoted, text)
+		}
+	}
+	_, text, _ := strings.Cut(lines[0], "one-bank.json: ")
+	require.Equal(t, text, strings.Join(quoted, " "), "the README shows the first line")
 }
 
 // The command lines in the documentation run.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,9 +19,12 @@ import (
 )
 
 // executeWith runs a case that is given as text, with flags.
-func executeWith(text string, flags ...string) program {
+func executeWith(text string, flags ...string) program { return executeWithin(0, text, flags...) }
+
+// executeWithin gives the command of --on-hang so long; 0 is the usual.
+func executeWithin(hook time.Duration, text string, flags ...string) program {
 	s, stdout, stderr := state(append([]string{"exec", "-"}, flags...)...)
-	s.Stdin, s.HookWithin = strings.NewReader(text), time.Second
+	s.Stdin, s.HookWithin = strings.NewReader(text), hook
 	code := cli.Main(s)
 	return program{code, stdout.String(), stderr.String()}
 }
@@ -244,12 +248,20 @@ func TestFieldE2AHookRunsOnceOnAHang(t *testing.T) {
 	require.NoFileExists(t, path)
 
 	// It fails, takes too long, or leaves others behind that do: a line, and no more.
-	for command, want := range map[string]string{"exit 7": "exit status 7", "sleep 100": "took longer than 1s", "sleep 100 & exec sleep 100": "took longer than 1s", "no-such-command": "exit status 127"} {
-		begin := time.Now()
-		p = executeWith(stuck, "--on-hang", command)
+	for _, c := range []struct {
+		command string
+		within  time.Duration
+		want    string
+	}{
+		{"exit 7", 0, "exit status 7"},
+		{"no-such-command", 0, "exit status 127"},
+		{"sleep 1000", time.Second, "took longer than 1s"},
+		{"sleep 1000 & exec sleep 1000", time.Second, "took longer than 1s"},
+		{"sleep 1000 &", 0, "what it left in the background was ended"}, // it holds the output
+	} {
+		p = executeWithin(c.within, stuck, "--on-hang", c.command)
 		require.Equal(t, 5, p.code)
-		require.Regexp(t, `(?m)^meshrun: --on-hang "`+command+`": .*`+want+`$`, p.stderr)
-		require.Less(t, time.Since(begin), 8*time.Second)
+		require.Regexp(t, `(?m)^meshrun: --on-hang "`+c.command+`": .*`+c.want+`$`, p.stderr)
 	}
 
 	// A run has it too, and a lost device is enough.
@@ -262,4 +274,31 @@ func TestFieldE2AHookRunsOnceOnAHang(t *testing.T) {
 	p = stub(given(nil, messages.ErrDeviceLost), "--on-hang", "cat")
 	require.Equal(t, 5, p.code)
 	require.Contains(t, p.stderr, `"hang":null`)
+}
+
+// What the command has left in the background ends with it, also when nothing is wrong.
+func TestFieldE2AHookLeavesNothingBehind(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	said := make(chan string, 1)
+	go func() { // until nobody holds the other end
+		text, err := os.ReadFile(pipe)
+		said <- fmt.Sprint(string(text), err)
+	}()
+	p := executeWith(fmt.Sprintf(slowGather, `"limits":{"no_progress_us":5000000},`), "--on-hang",
+		"exec 3>"+pipe+"; echo begun >&3; (sleep 30; echo survived >&3) >/dev/null 2>&1 &")
+	require.Equal(t, 5, p.code, p.stderr)
+	require.NotContains(t, p.stderr, "on-hang")
+	require.Equal(t, "begun\n<nil>", <-said)
+}
+
+// A hang of many calls is told once, and then which calls it has ended.
+func TestFieldE2AHangIsToldOnce(t *testing.T) {
+	const gather = `{"op":"all_gather","shape":[1,1,32,32],"dim":3,"mesh_axis":1}`
+	p := execute(`{"mesh":[1,4],"faults":["device 0,2 stop at launch 1"],"streams":[{"name":"a","calls":[` + gather + `,` + gather + `]},{"name":"b","calls":[` + gather + `]}]}`)
+	require.Equal(t, 5, p.code, p.stderr)
+	lines := strings.Split(strings.TrimSpace(p.stderr), "\n")
+	require.Len(t, lines, 2, p.stderr)
+	require.Contains(t, lines[0], "hang at ")
+	require.Contains(t, lines[1], "calls that this ended: streams[0].calls[0] (stream a) all_gather, streams[0].calls[1] (stream a) all_gather, streams[1].calls[0] (stream b) all_gather")
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "errors.h"
 #include "spec.h"
 
 namespace meshrun::emu {
@@ -14,7 +15,8 @@ struct Arguments {
     std::array<uint32_t, 2> values{};
     uint32_t count = 0;
     void add(uint32_t v) {
-      if (count < values.size()) values[count++] = v;
+      if (count == values.size()) throw error(MR_INTERNAL, "an operation names more than %zu dims or axes, which is all that reports have room for", values.size());
+      values[count++] = v;
     }
   };
   Spec input;  // the first

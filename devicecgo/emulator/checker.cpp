@@ -19,7 +19,7 @@ bool covers(const Region& a, const Region& b) {
 
 std::string text_of(const LaunchTag& tag) {
   if (tag.number == 0) return format("a %s", tag.op);
-  return format("launch %llu (%s, stream %s)", static_cast<unsigned long long>(tag.shown()), tag.op, tag.stream);
+  return format("launch %llu (%s, stream %s)", static_cast<unsigned long long>(tag.shown()), tag.op, tag.stream.text().c_str());
 }
 
 void Hazards::add(Hazard hazard) {
@@ -97,7 +97,7 @@ void Checker::compare(Launch& launch) {
     const bool last = &g == &groups.back();
     all += last ? "every other device" : (g.devices.size() == 1 ? "device " : "devices ") + names;
     all += format(last || g.devices.size() == 1 ? " has %s, seq %llu, %s, stream %s" : " have %s, seq %llu, %s, stream %s", tag.op,
-                  static_cast<unsigned long long>(tag.shown()), emu::text(g.arguments).c_str(), tag.stream);
+                  static_cast<unsigned long long>(tag.shown()), emu::text(g.arguments).c_str(), tag.stream.text().c_str());
     if (!last) all += "; ";
   }
   report("arguments", tag.op, {tag}, std::move(odd), "devices enter " + text_of(tag) + " with different arguments: " + all, std::move(groups));

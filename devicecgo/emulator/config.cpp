@@ -72,7 +72,7 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
   } else if (key.starts_with("no_progress_us[") && key.ends_with(']')) {
     const std::string op(key.substr(key.find('[') + 1, key.size() - key.find('[') - 2));
     if (!is_op(op)) throw bad(key, value, "no such operation");
-    config.no_progress.of_ns.emplace_back(op, number(key, value, 0, kMostLimit) * 1000);
+    config.no_progress.of_ns[op] = number(key, value, 0, kMostLimit) * 1000;
   } else if (key == "device_times") {
     config.device_times = choice(key, value, "off", "on");
   } else if (key == "checker") {

@@ -70,13 +70,11 @@ uint64_t Context::Wait::await_resume() const {
 
 void Context::raise(const Signal& signal, uint64_t tail_ns) {
   if (Checker* checker = engine_->checker()) checker->raise(*this, signal.semaphore, signal.lane, device_, signal.announces);
-  moves(signal.semaphore.word(device_, signal.lane));
-  engine_->deliver(signal.semaphore.word(device_, signal.lane), signal.amount, tail_ns, Strand::here()->stamp());
+  engine_->deliver(signal.semaphore.word(device_, signal.lane), signal.amount, tail_ns, Strand::here()->stamp(), place());
 }
 
 void Context::raise(Word& count, uint32_t amount, uint64_t tail_ns) {
-  moves(count);
-  engine_->deliver(count, amount, tail_ns, Strand::here()->stamp());
+  engine_->deliver(count, amount, tail_ns, Strand::here()->stamp(), place());
 }
 
 void Context::clear(Semaphore& semaphore, uint32_t lane) {
@@ -87,7 +85,7 @@ void Context::clear(Semaphore& semaphore, uint32_t lane) {
 void Context::initialise(Semaphore& semaphore, uint32_t value) {
   for (uint32_t lane = 0; lane < Semaphore::kLanes; ++lane) {
     semaphore.word(device_, lane).value.store(value, std::memory_order_relaxed);
-    engine_->deliver(semaphore.word(device_, lane), 0, 0, {});
+    engine_->deliver(semaphore.word(device_, lane), 0, 0, {}, {});
   }
 }
 
@@ -102,8 +100,8 @@ void Context::transfer(const Hop& hop, uint64_t bytes, uint64_t after, const Sig
   const Crossing c = engine_->fabric().cross(device_, hop.axis, hop.way, hop.link, bytes, (bytes + unit - 1) / unit, timing() ? open : ready, ready,
                                              launch_->number);
   settle(c.departed);
-  moves(signal.semaphore.word(hop.peer, signal.lane));
-  engine_->at(timing() ? c.head : c.tail, Event::Kind::deliver, &signal.semaphore.word(hop.peer, signal.lane), signal.amount, c.tail, Strand::here()->stamp());
+  engine_->at(timing() ? c.head : c.tail, Event::Kind::deliver, &signal.semaphore.word(hop.peer, signal.lane), signal.amount, c.tail, Strand::here()->stamp(),
+              place());
 }
 
 void Context::multicast(const Line& line, bool ring, const Signal& signal) {
@@ -123,7 +121,7 @@ void Context::multicast(const Line& line, bool ring, const Signal& signal) {
                            .arriving = false,
                            .by = Strand::here()->stamp(),
                            .launch = launch_->number,
-                           .mover = launch_});
+                           .mover = place()});
   }
 }
 

@@ -137,9 +137,7 @@ class Context final : public ProgramSink {
 
  private:
   void transfer(const Hop& hop, uint64_t bytes, uint64_t after, const Signal& signal);
-  void moves(Word& word) {
-    if (engine_->watch().on()) word.mover = launch_;
-  }
+  Place place() const { return {launch_->tag.queue, launch_->tag.position}; }
   void settle(uint64_t ns) { settled_ns_ = std::max(settled_ns_, ns); }
 
   Engine* engine_ = nullptr;

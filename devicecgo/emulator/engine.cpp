@@ -18,7 +18,7 @@ Launch::~Launch() = default;
 void Launch::reset() {
   plan.reset();
   number = seq = 0;
-  stream = "";
+  stream = {};
   awaited_queue = 0;
   awaited_position = 0;
   start_ns = UINT64_MAX;
@@ -68,12 +68,21 @@ Engine::~Engine() {
   thread_.join();
 }
 
-std::unique_ptr<Launch> Engine::fresh_launch() {
-  if (spare_.empty()) {
+void Engine::prepare(size_t launches) {
+  {
     std::lock_guard lock(monitor_.mutex);
-    spare_.swap(recycled_);
+    if (spare_.size() < launches) {
+      spare_.insert(spare_.end(), std::make_move_iterator(recycled_.begin()), std::make_move_iterator(recycled_.end()));
+      recycled_.clear();
+    }
+    const size_t needed = incoming_.size() + launches;
+    if (incoming_.capacity() < needed) incoming_.reserve(std::max(needed, 2 * incoming_.capacity()));
   }
-  if (spare_.empty()) spare_.push_back(std::make_unique<Launch>(*this, config_.machine.devices()));
+  while (spare_.size() < launches) spare_.push_back(std::make_unique<Launch>(*this, config_.machine.devices()));
+}
+
+std::unique_ptr<Launch> Engine::fresh_launch() {
+  if (spare_.empty()) prepare(1);
   std::unique_ptr<Launch> launch = std::move(spare_.back());
   spare_.pop_back();
   launch->reset();
@@ -222,15 +231,21 @@ uint64_t Engine::fenced() const {
   return serial;
 }
 
-void Engine::name_semaphore(Semaphore& semaphore, const mr_op_header& header, const char* op) {
-  semaphore.used[header.queue] = enqueued_[header.queue] + 1;
-  if (!checker_ || semaphore.created <= fenced()) return;
-  host_hazard("not_fenced", semaphore.name, header, op,
-              "names " + semaphore.name + ", and there was no fence since that was made or reset: a device may still be at it");
+void Engine::check_fenced(const std::vector<SemaphoreRef>& semaphores, const mr_op_header& header, const char* op, uint64_t ahead) {
+  if (!checker_) return;
+  for (const SemaphoreRef& s : semaphores)
+    if (s->created > fenced())
+      host_hazard("not_fenced", s->name, header, op, "names " + s->name + ", and there was no fence since that was made or reset: a device may still be at it",
+                  ahead);
 }
 
-void Engine::host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text) {
-  const LaunchTag tag{.op = op, .number = numbered_ + 1, .seq = header.launch, .stream = stream(header.stream), .queue = header.queue, .position = 0};
+void Engine::use(const std::vector<SemaphoreRef>& semaphores, uint32_t queue) {
+  for (const SemaphoreRef& s : semaphores) s->used[queue] = enqueued_[queue] + 1;
+}
+
+void Engine::host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text,
+                         uint64_t ahead) {
+  const LaunchTag tag{.op = op, .number = numbered_ + 1 + ahead, .seq = header.launch, .stream = stream(header.stream), .queue = header.queue, .position = 0};
   std::lock_guard lock(monitor_.mutex);
   hazards_.add({kind, resource, {tag}, {}, host_now(), text_of(tag) + ": " + text});
 }
@@ -279,17 +294,16 @@ EngineStats Engine::stats() {
   return s;
 }
 
-void Engine::name_stream(uint32_t number, const char* name) {
-  if (streams_.size() < kMostStreams) streams_.try_emplace(number, name);
+void Engine::name_stream(uint32_t number, std::string name) {
+  if (stream_names_.size() < kMostNames) stream_names_.try_emplace(number, std::move(name));
 }
 
-const char* Engine::stream(uint32_t number) {
-  if (const auto known = streams_.find(number); known != streams_.end()) return known->second.c_str();
-  if (streams_.size() >= kMostStreams) return "(one of many)";
-  return streams_.emplace(number, std::to_string(number)).first->second.c_str();
+StreamTag Engine::stream(uint32_t number) const {
+  const auto known = stream_names_.find(number);
+  return {number, known != stream_names_.end() ? known->second.c_str() : nullptr};
 }
 
-void Engine::set_name(std::string& name, const char* to) {
+void Engine::set_name(std::string& name, const std::string& to) {
   std::lock_guard lock(monitor_.mutex);
   name = to;
 }

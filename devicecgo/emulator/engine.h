@@ -82,6 +82,7 @@ class Engine {
   HostPool& pool() { return pool_; }
 
   // ---- the host's thread
+  void prepare(size_t launches);  // from here on that many can be taken and submitted, and nothing of it throws
   std::unique_ptr<Launch> fresh_launch();
   uint64_t number_launch();                     // the number of the next launch on the mesh
   void submit(std::unique_ptr<Launch> launch);  // stamps the host's time
@@ -106,15 +107,16 @@ class Engine {
   std::optional<Failure> next_failure();
   std::optional<LaunchProfile> profile(uint64_t seq);
   EngineStats stats();
-  void set_name(std::string& name, const char* to);  // of an object that reports name
-  void name_stream(uint32_t number, const char* name);
-  const char* stream(uint32_t number);  // its name, or else its number; it stays where it is
+  void set_name(std::string& name, const std::string& to);  // of an object that reports name
+  void name_stream(uint32_t number, std::string name);
+  StreamTag stream(uint32_t number) const;
   uint64_t launches() const { return numbered_; }
   uint64_t creation() { return ++serial_; }  // the serial of something made now
   uint64_t fenced() const;                   // all that was made up to there is there on every device
-  // Semaphores that the next command of the queue names: made and fenced. It notes that they are used.
-  void name_semaphore(Semaphore& semaphore, const mr_op_header& header, const char* op);
-  void host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text);
+  // Semaphores that a launch names, `ahead` behind the next: made and fenced. When the launch is certain, the queue's next command uses them.
+  void check_fenced(const std::vector<SemaphoreRef>& semaphores, const mr_op_header& header, const char* op, uint64_t ahead = 0);
+  void use(const std::vector<SemaphoreRef>& semaphores, uint32_t queue);
+  void host_hazard(const char* kind, const std::string& resource, const mr_op_header& header, const char* op, const std::string& text, uint64_t ahead = 0);
   // Nothing that was enqueued and not seen done may name it.
   void check_quiet(Semaphore& semaphore, const char* verb);
   uint64_t creation_delay_ns(uint32_t device, uint64_t serial) const;
@@ -124,8 +126,8 @@ class Engine {
 
   // ---- the engine's thread: for contexts
   uint64_t now() const { return now_; }
-  void at(uint64_t ns, Event::Kind kind, void* object, uint32_t amount = 0, uint64_t tail_ns = 0, StampRef by = {}) {
-    heap_.push({.ns = std::max(ns, now_), .order = 0, .object = object, .tail_ns = tail_ns, .amount = amount, .kind = kind, .by = std::move(by)});
+  void at(uint64_t ns, Event::Kind kind, void* object, uint32_t amount = 0, uint64_t tail_ns = 0, StampRef by = {}, Place mover = {}) {
+    heap_.push({.ns = std::max(ns, now_), .order = 0, .object = object, .tail_ns = tail_ns, .amount = amount, .kind = kind, .by = std::move(by), .mover = mover});
   }
   void ready(std::coroutine_handle<> h) { ready_.push_back(h); }
   void ended(Context& context) { ended_.push_back(&context); }
@@ -134,7 +136,7 @@ class Engine {
   Fabric& fabric() { return fabric_; }
   DataFlow& flow() { return flow_; }
   uint64_t reserve_cores(uint32_t device, uint64_t ns, uint64_t after);  // when they are done
-  void deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by);  // an increment has arrived
+  void deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by, Place mover);  // an increment has arrived
   Checker* checker() { return checker_ ? &*checker_ : nullptr; }  // null: nobody checks
   const LaunchTag& due(const Context& context) const;             // what stands at the place of its queue that the device has come to
   void send_transit(Transit transit);
@@ -191,6 +193,7 @@ class Engine {
   void step();
   void settle_programs();
   uint64_t late_look_ns(const Waiter& waiter) const;
+  Launch* at_place(Place place);  // null: it is over
   Launch* next_of(uint32_t device, uint32_t queue);
   void strike(Launch& launch);  // with the faults of its operation
   void pump(uint32_t device, uint32_t queue);
@@ -227,8 +230,8 @@ class Engine {
   uint64_t serial_ = 0;                  // counts what the host makes, and the events that it records
   std::array<uint64_t, 2> seen_serial_{};  // of the latest event per queue that it has seen done
   std::vector<std::unique_ptr<Launch>> spare_;
-  static constexpr size_t kMostStreams = 1 << 16;
-  std::unordered_map<uint32_t, std::string> streams_;  // their names, which stay, since reports point to them
+  static constexpr size_t kMostNames = 1 << 16;
+  std::unordered_map<uint32_t, std::string> stream_names_;  // they stay, since reports point to them; later streams have none
 
   // ---- under the lock
   std::vector<std::unique_ptr<Launch>> incoming_;

@@ -130,7 +130,7 @@ bool Engine::accept(std::unique_lock<std::mutex>& lock) {
     for (const SemaphoreRef& s : reset_) {
       s->set(reset_value_);
       for (uint32_t d = 0; d < devices_.size(); ++d)
-        for (uint32_t lane = 0; lane < Semaphore::kLanes; ++lane) deliver(s->word(d, lane), 0, 0, {});
+        for (uint32_t lane = 0; lane < Semaphore::kLanes; ++lane) deliver(s->word(d, lane), 0, 0, {}, {});
     }
     reset_.clear();
     resetting_ = false;
@@ -208,7 +208,7 @@ void Engine::step() {
       std::coroutine_handle<>::from_address(e.object).resume();
       break;
     case Event::Kind::deliver:
-      deliver(*static_cast<Word*>(e.object), e.amount, e.tail_ns, e.by);
+      deliver(*static_cast<Word*>(e.object), e.amount, e.tail_ns, e.by, e.mover);
       break;
     case Event::Kind::transit:
       pass_on(static_cast<Transit*>(e.object));
@@ -230,12 +230,20 @@ uint64_t Engine::late_look_ns(const Waiter& w) const {
   return dice % 8 == 0 ? dice / 8 % config_.skew_ns : 0;
 }
 
-void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by) {
+Launch* Engine::at_place(Place place) {
+  if (place.queue == Place::kNowhere) return nullptr;
+  const Queue& queue = queues_[place.queue];
+  const uint32_t index = place.position - static_cast<uint32_t>(queue.base);
+  return index < queue.commands.size() ? queue.commands[index].get() : nullptr;
+}
+
+void Engine::deliver(Word& word, uint32_t amount, uint64_t tail_ns, const StampRef& by, Place mover) {
   if (checker_) checker_->arrived(word, amount, by);
   const uint32_t value = word.value.load(std::memory_order_relaxed) + amount;
   word.value.store(value, std::memory_order_relaxed);
   word.tail_ns = std::max(word.tail_ns, tail_ns);
-  if (word.mover != nullptr) word.mover->active_until(std::max(now_, tail_ns));
+  if (watch_.on())
+    if (Launch* launch = at_place(mover)) launch->active_until(std::max(now_, tail_ns));
   for (Waiter* w = word.waiters; w != nullptr;) {
     Waiter* next = w->next;
     if (value >= w->target) {
@@ -264,8 +272,7 @@ void Engine::send_transit(Transit transit) {
 
 // A control packet has arrived (or sets out, at first); it leaves for the next device.
 void Engine::pass_on(Transit* t) {
-  if (t->arriving && watch_.on()) t->semaphore->word(t->device, t->lane).mover = t->mover;
-  if (t->arriving) deliver(t->semaphore->word(t->device, t->lane), t->amount, now_, t->by);
+  if (t->arriving) deliver(t->semaphore->word(t->device, t->lane), t->amount, now_, t->by, t->mover);
   if (t->hops_left == 0) {
     t->by = {};
     free_transits_.push_back(t);

@@ -12,6 +12,13 @@ namespace meshrun::emu {
 class Context;
 struct Word;
 
+// Place is where a launch stands: the queue, and its number there. Increments carry it instead of the launch, which they may outlive.
+struct Place {
+  static constexpr uint32_t kNowhere = UINT32_MAX;
+  uint32_t queue = kNowhere;
+  uint32_t position = 0;
+};
+
 // Transit is a control packet that goes from device to device and raises a semaphore on each.
 struct Transit {
   class Semaphore* semaphore = nullptr;
@@ -24,7 +31,7 @@ struct Transit {
   bool arriving = false;  // false: it sets out
   StampRef by;            // who raises
   uint64_t launch = 0;    // its number
-  class Launch* mover = nullptr;
+  Place mover;            // the same, for the watch
 };
 
 struct Event {
@@ -37,6 +44,7 @@ struct Event {
   uint32_t amount;   // deliver
   Kind kind;
   StampRef by;       // deliver: who raises
+  Place mover;       // the same, for the watch
 
   bool after(const Event& o) const { return ns != o.ns ? ns > o.ns : order > o.order; }
 };

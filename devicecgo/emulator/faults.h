@@ -1,6 +1,7 @@
 // faults.h: faults that can be asked for by a line of text.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -21,6 +22,8 @@ struct Fault {
   uint32_t axis = kAnyAxis;
   static constexpr uint32_t kAnyAxis = UINT32_MAX;
   std::string text;       // as given, blanks evened out
+
+  uint64_t first_launch() const { return !op.empty() ? 0 : other != 0 ? std::min(launch, other) : launch; }  // on the mesh, that it names; 0 = none
 };
 
 //   device R,C stop at launch N

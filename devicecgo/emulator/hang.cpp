@@ -189,7 +189,7 @@ Hang Engine::describe_hang() {
     if (++listed > kMostListed) continue;
     json.begin_object().key("device");
     place(json, w.context->device());
-    json.field("op", w.launch->plan->name()).field("seq", w.launch->tag.shown()).field("stream", w.launch->stream);
+    json.field("op", w.launch->plan->name()).field("seq", w.launch->tag.shown()).field("stream", w.launch->stream.text());
     json.field("semaphore", semaphore).field("core", w.waiter->lane).field("value", value).field("target", w.waiter->target);
     json.key("owed_by").begin_array();
     for (const uint32_t d : all.owed_by(w)) place(json, d);
@@ -203,7 +203,7 @@ Hang Engine::describe_hang() {
     json.field("dropped", h.dropped()).key("launches").begin_array();
     for (uint64_t i = h.dropped(); i < h.count; ++i) {
       const Recent& r = h.ring[i % History::kKept];
-      json.begin_object().field("seq", r.tag.shown()).field("op", r.tag.op).field("stream", r.tag.stream);
+      json.begin_object().field("seq", r.tag.shown()).field("op", r.tag.op).field("stream", r.tag.stream.text());
       json.field("entered_ns", r.entered_ns).key("left_ns");
       if (r.left_ns == UINT64_MAX) json.null();
       else json.value(r.left_ns);

@@ -70,7 +70,7 @@ class Launch final : public DataOwner {
   uint32_t queue = 0;
   uint64_t number = 0;  // counts launches on the mesh, from 1; 0 = a write, or a wait for an event
   uint64_t seq = 0;     // the runtime's launch number
-  const char* stream = "";  // its name, or else its number
+  StreamTag stream;
   uint64_t enqueued_ns = 0;
   // What the host had seen done when it enqueued this: commands per queue.
   std::array<uint64_t, 2> host_seen{};

@@ -7,6 +7,7 @@
 #include "errors.h"
 #include "json.h"
 #include "kernel_bfloat8.h"
+#include "one_line.h"
 #include "ops.h"
 
 namespace meshrun::emu {
@@ -169,8 +170,9 @@ void Mesh::tensor_write(mr_handle handle, const mr_distribution& distribution, c
       std::memcpy(staged.data(), data, bytes);
     }
   }
+  std::unique_ptr<Plan> plan = plan_write(config_, {t.storage, t.spec}, distribution, std::move(staged));
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  launch->plan = plan_write(config_, {t.storage, t.spec}, distribution, std::move(staged));
+  launch->plan = std::move(plan);
   launch->queue = queue;
   engine_->submit(std::move(launch));
 }
@@ -227,13 +229,17 @@ void Mesh::semaphores_create(uint32_t count, uint32_t initial, mr_handle* out) {
 }
 
 void Mesh::create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed) {
+  std::unique_ptr<Plan> plan = plan_creation(std::move(semaphores), initial, zeroed, engine_->creation());
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  launch->plan = plan_creation(std::move(semaphores), initial, zeroed, engine_->creation());
+  launch->plan = std::move(plan);
   engine_->submit(std::move(launch));
 }
 
 void Mesh::fault(const char* text) {
   Fault fault = parse_fault(text, config_.machine);
+  if (const uint64_t first = fault.first_launch(), launches = engine_->launches(); first != 0 && first <= launches)
+    throw error(MR_INVALID_ARGUMENT, "fault \"%s\": launch is %llu: the mesh has had %llu launches, so it must be at least %llu", fault.text.c_str(), wide(first),
+                wide(launches), wide(launches + 1));
   apart_ = apart_ || fault.kind == Fault::Kind::late_allocation;
   if (fault.kind == Fault::Kind::shape) {
     for (const Fault& f : shapes_)
@@ -347,10 +353,13 @@ void Mesh::enqueue(void* op) {
     return;
   }
   check_shapes(*plan, engine_->launches() + 1);
-  std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  for (const SemaphoreRef& s : request.semaphores()) engine_->name_semaphore(*s, header, entry->name);
+  engine_->check_fenced(request.semaphores(), header, entry->name);
   if (engine_->hazard_stopped()) report_hazard();
+  engine_->prepare(1);
   request.commit();
+  // Nothing refuses it any more.
+  std::unique_ptr<Launch> launch = engine_->fresh_launch();
+  engine_->use(request.semaphores(), header.queue);
   launch->plan = std::move(plan);
   launch->queue = header.queue;
   launch->number = engine_->number_launch();
@@ -425,7 +434,7 @@ std::string Mesh::report() {
   for (const Hazard& h : engine_->hazards(&hazards)) {
     json.begin_object().field("kind", h.kind).field("resource", h.resource).key("launches").begin_array();
     for (const LaunchTag& l : h.launches)
-      json.begin_object().field("seq", l.shown()).field("op", l.op).field("stream", l.stream).end_object();
+      json.begin_object().field("seq", l.shown()).field("op", l.op).field("stream", l.stream.text()).end_object();
     json.end_array().key("devices").begin_array();
     for (const uint32_t d : h.devices) place(d);
     json.end_array().field("virtual_ns", h.ns).field("text", h.text);
@@ -436,7 +445,7 @@ std::string Mesh::report() {
         const Arguments& a = g.arguments;
         json.begin_object().key("devices").begin_array();
         for (const uint32_t d : g.devices) place(d);
-        json.end_array().field("op", tag.op).field("seq", tag.shown()).field("stream", tag.stream);
+        json.end_array().field("op", tag.op).field("seq", tag.shown()).field("stream", tag.stream.text());
         numbers("shape", std::span(a.input.shape.dims).first(a.input.shape.rank));
         json.field("dtype", name_of(a.input.dtype));
         numbers("dims", std::span(a.dims.values).first(a.dims.count));
@@ -501,20 +510,21 @@ uint32_t Mesh::semaphore_value(mr_handle handle, uint32_t row, uint32_t col) {
 
 void Mesh::name(mr_handle object, const char* name) {
   if (name == nullptr) throw error(MR_INVALID_ARGUMENT, "name: name is NULL");
+  const std::string shown = one_line(name);
   if (Tensor* t = tensors_.find(object)) {
-    t->name = name;
-    engine_->set_name(t->storage->name, name);
-    memory_.own(t->storage->room, name);
+    t->name = shown;
+    engine_->set_name(t->storage->name, shown);
+    memory_.own(t->storage->room, shown);
   } else {
     const SemaphoreRef& s = semaphores_.get(object, "name: object");
-    engine_->set_name(s->name, name);
-    memory_.own(s->room, name);
+    engine_->set_name(s->name, shown);
+    memory_.own(s->room, shown);
   }
 }
 
 void Mesh::name_stream(uint32_t stream, const char* name) {
   if (name == nullptr || *name == 0) throw error(MR_INVALID_ARGUMENT, "name_stream: name is empty");
-  engine_->name_stream(stream, name);
+  engine_->name_stream(stream, one_line(name));
 }
 
 }  // namespace meshrun::emu

@@ -20,7 +20,6 @@ mr_handle Mesh::trace_begin(uint32_t queue) {
 void Mesh::trace_end(mr_handle handle) {
   Trace& trace = *traces_.get(handle, "trace_end: trace");
   if (&trace != capture_) throw error(MR_REJECTED, "trace_end: trace 0x%llx is captured already", static_cast<unsigned long long>(handle));
-  trace.captured = true;
   capture_ = nullptr;
 }
 
@@ -28,21 +27,30 @@ void Mesh::trace_execute(mr_handle handle, uint32_t queue, uint64_t first_launch
   const Trace& trace = *traces_.get(handle, "trace_execute: trace");
   refuse_in_capture("trace_execute", "a replay within a trace");
   if (queue >= config_.queues) throw error(MR_INVALID_ARGUMENT, "trace_execute: queue is %u: the mesh has %u", queue, config_.queues);
-  for (size_t i = 0; i < trace.steps.size(); ++i) check_shapes(*trace.steps[i].plan, engine_->launches() + 1 + i);
-  engine_->spend_host_time(engine_->cost().launch_host_ns());  // once: the devices find the rest by themselves
-  for (size_t i = 0; i < trace.steps.size(); ++i) {
-    std::unique_ptr<Launch> launch = engine_->fresh_launch();
-    const Trace::Step& step = trace.steps[i];
+  const auto header_of = [&](size_t i) {
     mr_op_header header{};
     header.queue = queue;
     header.launch = first_launch != 0 ? first_launch + i : 0;
-    header.stream = step.stream;
-    for (const SemaphoreRef& s : step.semaphores) engine_->name_semaphore(*s, header, step.plan->name());
+    header.stream = trace.steps[i].stream;
+    return header;
+  };
+  // All is launched or nothing: whoever is refused has launched none.
+  for (size_t i = 0; i < trace.steps.size(); ++i) {
+    const Trace::Step& step = trace.steps[i];
+    check_shapes(*step.plan, engine_->launches() + 1 + i);
+    engine_->check_fenced(step.semaphores, header_of(i), step.plan->name(), i);
     if (engine_->hazard_stopped()) report_hazard();
+  }
+  engine_->prepare(trace.steps.size());
+  engine_->spend_host_time(engine_->cost().launch_host_ns());  // once: the devices find the rest by themselves
+  for (size_t i = 0; i < trace.steps.size(); ++i) {
+    const Trace::Step& step = trace.steps[i];
+    std::unique_ptr<Launch> launch = engine_->fresh_launch();
+    engine_->use(step.semaphores, queue);
     launch->plan = step.plan;
     launch->queue = queue;
     launch->number = engine_->number_launch();
-    launch->seq = header.launch;
+    launch->seq = header_of(i).launch;
     launch->stream = engine_->stream(step.stream);
     engine_->submit(std::move(launch));
   }

@@ -53,7 +53,6 @@ struct Word {
   uint64_t tail_ns = 0;            // when the last byte behind the increments so far is there
   Waiter* waiters = nullptr;
   std::unique_ptr<WordState> state;  // the checker's
-  class Launch* mover = nullptr;     // that raised it last; the watch's
 };
 
 class Semaphore {

@@ -15,7 +15,6 @@ struct Trace {
     uint32_t stream = 0;
   };
   uint32_t queue = 0;
-  bool captured = false;  // trace_end has come
   std::vector<Step> steps;
 
   // What the steps name keeps its place on the devices as long as the trace lives, although freed.

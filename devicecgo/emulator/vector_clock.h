@@ -7,17 +7,25 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace meshrun::emu {
+
+// StreamTag is a stream as reports call it: by its name, or else by its number.
+struct StreamTag {
+  uint32_t number = 0;
+  const char* name = nullptr;
+  std::string text() const { return name != nullptr ? name : std::to_string(number); }
+};
 
 // LaunchTag names one command of a queue in reports. Position tells commands of one queue apart.
 struct LaunchTag {
   const char* op = "";
   uint64_t number = 0;  // of the launch on the mesh; 0 = a write, or memory being made
   uint64_t seq = 0;     // the runtime's number
-  const char* stream = "";  // its name, or else its number
+  StreamTag stream;
   uint32_t queue = 0;
   uint32_t position = 0;
 

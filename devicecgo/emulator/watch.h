@@ -1,26 +1,27 @@
 // watch.h: the no-progress limits. An operation over a mesh that waits, and of which nothing moves for so long, is a hang, whatever else may
 // still happen. Progress of a launch: a device enters or leaves it, a semaphore of it moves, one of its transfers is on a link, a device
 // computes in it; and so is, for a device that has not entered it, the progress of the launch that this device is in.
+// A deadline is never before that of a launch that such a device is in, the holder; a holder without a limit has none, and shields those that wait for
+// a device in it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace meshrun::emu {
 
 // NoProgress says after how long an operation is taken to hang; 0 = never.
 struct NoProgress {
   uint64_t otherwise_ns = 0;
-  std::vector<std::pair<std::string, uint64_t>> of_ns;  // by operation
+  std::map<std::string, uint64_t, std::less<>> of_ns;  // by operation
 
   uint64_t of(std::string_view op) const {
-    for (const auto& [name, ns] : of_ns)
-      if (name == op) return ns;
-    return otherwise_ns;
+    const auto own = of_ns.find(op);
+    return own != of_ns.end() ? own->second : otherwise_ns;
   }
   uint64_t least() const {  // but for 0
     uint64_t least = otherwise_ns;

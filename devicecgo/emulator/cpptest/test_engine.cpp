@@ -1,7 +1,11 @@
 // The engine: queues of launches, devices that drift apart, stops and hangs, the clock, closing.
+#include "../arguments.h"
+#include "../errors.h"
+#include "../one_line.h"
 #include "collectives.h"
 
 using namespace meshrun::test;
+namespace emu = meshrun::emu;
 
 namespace {
 
@@ -499,4 +503,103 @@ TEST_CASE("a launch whose work throws is reported, and poisons nothing else") {
   mr_error failure = fresh_error(), e = fresh_error();
   CHECK(driver().failure_next(mesh.handle(), &launch, &failure, &e) == MR_OK);
   CHECK(launch == 0);
+}
+
+TEST_CASE("an operation that finds no memory leaves nothing behind: no launch, and no use of its semaphores") {
+  TestMesh mesh(1, 2, "no_progress_us=1000000\ndram_bytes=59392");
+  const Bank bank(mesh), other(mesh);
+  const Shape s = shape({1, 1, 32, 32});
+  const mr_handle input = mesh.upload(s, DType::bfloat16, random_shards<uint16_t>(2, s, 1)), wide = mesh.alloc(shape({1, 1, 32, 256}));
+  mesh.sync();
+  auto op = all_gather_op(input, 3, 1, false, bank);
+  mesh.enqueue(op);
+  mesh.sync();
+  for (int i = 0; i < 20; ++i) {
+    auto scatter = reduce_scatter_op(wide, 3, 1, false, other);
+    const Answer a = mesh.try_enqueue(scatter);
+    CHECK_MESSAGE(a.code == MR_OUT_OF_MEMORY, a.text);
+    CHECK(scatter.output == 0);
+  }
+  mr_error e = fresh_error();
+  for (const Bank* b : {&bank, &other}) CHECK(driver().semaphores_reset(mesh.handle(), b->s.data(), 4, 0, &e) == MR_OK);
+  const Answer a = mesh.fence();
+  CHECK_MESSAGE(a.code == MR_OK, a.text);
+  CHECK(mesh.report().find("\"hazards\":[]") != std::string::npos);
+}
+
+TEST_CASE("a fault at a launch that has been is refused, with how many there were") {
+  TestMesh mesh(1, 2, "clock=lockstep");
+  const mr_handle x = mesh.alloc(shape({1, 1, 32, 32}));
+  mesh.sync();
+  for (int i = 0; i < 3; ++i) {
+    auto op = make_op<mr_activation>(MR_OP_ACTIVATION);
+    op.input = x;
+    op.kind = MR_ACT_RELU;
+    mesh.enqueue(op);
+  }
+  const std::string before = mesh.report();
+  const std::pair<std::string, std::string> lines[] = {{"device 0,1 stop at launch ", ""},        {"device 0,1 delay 5ms at launch ", ""},
+                                                       {"device 0,1 shape [1,1,32,96] at launch ", ""}, {"barrier drop at launch ", ""},
+                                                       {"device 0,1 swap launch ", " and 9"},       {"device 0,1 swap launch 9 and ", ""}};
+  for (const auto& [head, tail] : lines)
+    for (const char* at : {"1", "3"}) {
+      const std::string line = head + at + tail;
+      CAPTURE(line);
+      const Answer a = mesh.fault(line.c_str());
+      CHECK(a.code == MR_INVALID_ARGUMENT);
+      CHECK_MESSAGE(a.says(("fault \"" + line + "\": launch is " + std::string(at) + ": the mesh has had 3 launches, so it must be at least 4").c_str()), a.text);
+    }
+  CHECK(mesh.report() == before);
+  CHECK(mesh.fault("device 0,1 shape [1,1,32,96] at launch 4").code == MR_OK);
+  CHECK(mesh.fault("op activation #1 delay 1ms").code == MR_OK);  // counts from now on
+  mesh.sync();
+}
+
+TEST_CASE("names are one line, whatever is in them") {
+  CHECK(emu::one_line("ag[1].0 Größe 大 \\n") == "ag[1].0 Größe 大 \\n");
+  CHECK(emu::one_line("a\nb\r\tc\x1b[2J\x7f") == "a\\nb\\r\\tc\\x1b[2J\\x7f");
+  CHECK(emu::one_line("\xc2\x85|\xe2\x80\xa8|\xe2\x80\xa9") == "\\u0085|\\u2028|\\u2029");
+  CHECK(emu::one_line("\xff|\xc3|\xc0\x80|\xed\xa0\x80|\xf5\x80\x80\x80") == "\\xff|\\xc3|\\xc0\\x80|\\xed\\xa0\\x80|\\xf5\\x80\\x80\\x80");
+  CHECK(emu::one_line("\xf0\x9f\x98\x80\xf0\x9f") == "\xf0\x9f\x98\x80\\xf0\\x9f");
+
+  TestMesh mesh(1, 2);
+  const mr_handle x = mesh.alloc(shape({1, 1, 32, 32}));
+  mesh.sync();
+  const std::vector<mr_handle> unfenced = mesh.unfenced_semaphores(4);
+  mr_error e = fresh_error();
+  CHECK(extension().name(mesh.handle(), unfenced[0], "bank\nmeshrun: 0", &e) == MR_OK);
+  CHECK(extension().name_stream(mesh.handle(), 5, "main\nmeshrun: all is well\xff", &e) == MR_OK);
+  const Bank bank(mesh);
+  auto op = all_gather_op(x, 3, 1, false, bank);
+  op.semaphores[0] = unfenced[0];
+  op.h.stream = 5;
+  mesh.sync();
+  REQUIRE(driver().semaphores_reset(mesh.handle(), unfenced.data(), 1, 0, &e) == MR_OK);
+  const Answer a = mesh.try_enqueue(op);
+  CHECK(a.code == MR_HAZARD);
+  CHECK_MESSAGE(a.says("stream main\\nmeshrun: all is well\\xff): names bank\\nmeshrun: 0, "), a.text);
+  CHECK(a.text.find('\n') == std::string::npos);
+}
+
+TEST_CASE("a stream that came when there was no room for more names is told by its number") {
+  TestMesh mesh(1, 2);
+  const mr_handle x = mesh.alloc(shape({1, 1, 32, 32}));
+  const Bank bank(mesh);
+  mesh.sync();
+  mr_error e = fresh_error();
+  for (uint32_t i = 1; i <= 70'000; ++i) REQUIRE(extension().name_stream(mesh.handle(), i, ("s" + std::to_string(i)).c_str(), &e) == MR_OK);
+  REQUIRE(driver().semaphores_reset(mesh.handle(), bank.s.data(), 4, 0, &e) == MR_OK);
+  auto op = all_gather_op(x, 3, 1, false, bank);
+  op.h.stream = 69'999;
+  const Answer a = mesh.try_enqueue(op);
+  CHECK(a.code == MR_HAZARD);
+  CHECK_MESSAGE(a.says("(all_gather, stream 69999)"), a.text);
+  CHECK(mesh.report().find("\"stream\":\"69999\"") != std::string::npos);
+}
+
+TEST_CASE("what an operation was asked for is told whole or not at all") {
+  emu::Arguments::Few few;
+  few.add(1);
+  few.add(2);
+  CHECK_THROWS_AS(few.add(3), emu::Error);
 }

@@ -366,3 +366,35 @@ TEST_CASE("an unknown operation in a limit, and one that is no number, are refus
     CHECK_MESSAGE(std::string(e.message).find("no_progress_us") != std::string::npos, e.message);
   }
 }
+
+TEST_CASE("of two limits for one operation the last one counts") {
+  for (const auto& [limits, hangs] : {std::pair{"no_progress_us[all_gather]=9000000\nno_progress_us[all_gather]=5000000", true},
+                                      std::pair{"no_progress_us[all_gather]=5000000\nno_progress_us[all_gather]=9000000", false}}) {
+    CAPTURE(limits);
+    TestMesh mesh(1, 4, "clock=lockstep\n" + std::string(limits));
+    CHECK(mesh.fault("device 0,2 delay 8s at launch 1").code == MR_OK);
+    gathers(mesh, 1, true, true);
+    CHECK(mesh.fence().code == (hangs ? MR_TIMEOUT : MR_OK));
+  }
+}
+
+TEST_CASE("a bank that is reset is no progress, neither of who raised it nor of what was launched since") {
+  TestMesh mesh(1, 2, "clock=lockstep\nno_progress_us=5000000");
+  CHECK(mesh.fault("device 0,1 delay 8s at launch 2").code == MR_OK);
+  const Bank first(mesh), second(mesh);
+  const Shape s = shape({1, 1, 32, 32});
+  const mr_handle x = mesh.upload(s, DType::bfloat16, random_shards<uint16_t>(2, s, 1));
+  mesh.sync();
+  auto op = all_gather_op(x, 3, 1, false, first);
+  mesh.enqueue(op);
+  mesh.sync();
+  op = all_gather_op(x, 3, 1, false, second);
+  mesh.enqueue(op);
+  int32_t state = 0;
+  mr_error e = fresh_error();
+  REQUIRE(extension().clock_advance(mesh.handle(), 4000 * kMs, 10'000'000, &state, &e) == MR_OK);
+  REQUIRE(driver().semaphores_reset(mesh.handle(), first.s.data(), 4, 0, &e) == MR_OK);
+  const Answer a = mesh.fence();
+  REQUIRE_MESSAGE(a.code == MR_TIMEOUT, a.text);
+  CHECK_MESSAGE(std::stoull(a.text.substr(a.text.find("hang at ") + 8)) < 5010 * kMs, a.text);
+}

@@ -330,3 +330,28 @@ TEST_CASE("a trace costs the host one launch, the devices a short gap before eac
   CHECK(traced.first * kLaunches == eager.first);
   CHECK(traced.second < eager.second);
 }
+
+TEST_CASE("a replay of which one step is refused launches none") {
+  TestMesh mesh(1, 2, "clock=lockstep");
+  const Shape s = shape({1, 1, 32, 64});
+  const Bank a(mesh), b(mesh);
+  const mr_handle x = mesh.alloc(s);
+  mesh.sync();
+  Captured trace(mesh);
+  for (const Bank* bank : {&a, &b}) {
+    auto op = all_gather_op(x, 3, 1, false, *bank);
+    mesh.enqueue(op);
+  }
+  REQUIRE(trace.end().code == MR_OK);
+  mesh.sync();
+  mr_error e = fresh_error();
+  REQUIRE(driver().semaphores_reset(mesh.handle(), b.s.data(), 4, 0, &e) == MR_OK);
+  uint64_t before = 0, after = 0;
+  extension().clock_now(mesh.handle(), &before, &e);
+  const Answer refused = trace.execute(0);
+  CHECK(refused.code == MR_HAZARD);
+  CHECK_MESSAGE(refused.says("launch 2 (all_gather, stream 0): names "), refused.text);
+  CHECK(mesh.report().find("\"stats\":{\"launches\":0,") != std::string::npos);
+  extension().clock_now(mesh.handle(), &after, &e);
+  CHECK(before == after);
+}

@@ -111,8 +111,7 @@ func (d *decoder) machine(f *fields, c *Case, machines map[string]axis.Machine) 
 	case n == nil:
 		c.Mesh = machine.Shape
 	case c.Mesh.Devices() > 0 && c.Mesh != machine.Shape:
-		e := axis.Reshape(c.Preset, machine, c.Mesh)
-		d.fail(n, "%s: %s; %s", e.Value, e.Rule, e.Hint)
+		d.fail(n, "%v", axis.ReshapeError(c.Preset, machine, c.Mesh))
 	}
 }
 

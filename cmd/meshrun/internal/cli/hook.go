@@ -45,14 +45,21 @@ func (s *State) runHook(ctx context.Context, command string, report any) error {
 	defer cancel()
 	c := exec.CommandContext(ctx, "sh", "-c", command)
 	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(string(text)+"\n"), s.Stderr, s.Stderr
-	// What the shell has started ends with it.
+	// What the shell has started ends with it, also what it has left in the background.
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	end := func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.Cancel = end
 	c.WaitDelay = 100 * time.Millisecond
-	err = c.Run()
+	if err = c.Start(); err != nil {
+		return err
+	}
+	err = c.Wait()
+	_ = end() // there may be nothing left
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("ended: it took longer than %v", within)
+	case errors.Is(err, exec.ErrWaitDelay):
+		return errors.New("what it left in the background was ended")
 	case errors.Is(err, syscall.EPIPE):
 		return nil // it did not read the report
 	}

@@ -115,7 +115,7 @@ func (r *execution) describe(out *Result) {
 			var call *CallError
 			switch err := rec.judge(); {
 			case err == nil:
-			case len(seen) > 0 && errors.As(err, &call) && (errors.Is(err, meshrun.ErrHazard) || errors.Is(err, meshrun.ErrDeviceLost)):
+			case errors.As(err, &call) && endedBy(seen, err):
 				ended = append(ended, call)
 			default:
 				out.Failures = append(out.Failures, err)

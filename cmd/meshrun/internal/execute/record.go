@@ -3,6 +3,7 @@ package execute
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/meshrun/meshrun"
@@ -89,6 +90,14 @@ func (e *CallError) Unwrap() error { return e.Err }
 // endedError is the calls that a hazard or a hang has ended, which is told apart: one line for all of them.
 type endedError struct {
 	calls []*CallError
+}
+
+// endedBy says whether a call has failed only since the mesh has seen this.
+func endedBy(seen []error, err error) bool {
+	hung := func(e error) bool { return errors.Is(e, exit.ErrHang) }
+	// To wait for what a hang keeps from coming is a timeout; others have another cause.
+	return len(seen) > 0 && (errors.Is(err, meshrun.ErrHazard) || errors.Is(err, meshrun.ErrDeviceLost)) ||
+		slices.ContainsFunc(seen, hung) && errors.Is(err, meshrun.ErrTimeout)
 }
 
 func (e *endedError) Error() string {
