@@ -71,14 +71,16 @@ func (d *device) record(then func(error)) {
 //
 // While virtual time runs nothing is looked at: what a look finds would be a matter of real time.
 func (d *device) look() {
+	if err := d.retireDone(); err != nil {
+		d.lose(err)
+	}
+}
+
+func (d *device) retireDone() error {
 	for len(d.events) > 0 && !d.timeRuns {
 		done, err := d.query(&d.events[0])
-		if err != nil {
-			d.lose(err)
-			return
-		}
-		if !done {
-			return
+		if err != nil || !done {
+			return err
 		}
 		e := d.events[0]
 		d.events = d.events[1:]
@@ -90,6 +92,7 @@ func (d *device) look() {
 			d.mark()
 		}
 	}
+	return nil
 }
 
 func (d *device) query(e *event) (bool, error) {
@@ -310,7 +313,7 @@ func (d *device) runTime(until uint64) (devicecgo.ClockState, uint64, error) {
 	}
 	d.timeRuns = err == nil && state == devicecgo.ClockBusy
 	if err != nil {
-		d.look() // what was done before is done
+		_ = d.retireDone() // what was over before is over; err says more than that nobody can be asked any more
 		d.lose(err)
 	}
 	return state, now, err

@@ -123,7 +123,7 @@ func TestFieldB5AMismatchSaysWhatEveryDeviceHas(t *testing.T) {
 	} {
 		p := execute(strings.Replace(fmt.Sprintf(odd, ""), "device 0,3 shape [1,1,32,96] at launch 1", fault, 1))
 		require.Equal(t, 2, p.code, p.stderr)
-		require.Contains(t, p.stderr, fmt.Sprintf("faults: driver fault: invalid: fault %q: ", fault))
+		require.Contains(t, p.stderr, fmt.Sprintf("faults: driver open: invalid: fault %q: ", fault))
 		require.Contains(t, p.stderr, want)
 		require.Equal(t, 1, strings.Count(p.stderr, "\n"), p.stderr)
 		require.Empty(t, p.stdout)
@@ -187,7 +187,7 @@ func TestFieldA21ReshapesNameTheEdgeThatIsMissing(t *testing.T) {
 	} {
 		p := execute(fmt.Sprintf(`{"preset":%q,"mesh":[%d,%d],"calls":[{"op":"reduce_scatter","shape":[1,1,32,128],"dim":3,"mesh_axis":1}]}`, tt.preset, tt.mesh.Rows, tt.mesh.Cols))
 		require.Equal(t, 2, p.code, p.stderr)
-		require.Contains(t, p.stderr, "mesh: "+tt.want)
+		require.Contains(t, p.stderr, "mesh: mesh "+tt.want)
 		require.Equal(t, 1, strings.Count(p.stderr, "\n"), p.stderr)
 		require.Empty(t, p.stdout)
 		_, err := mesh.Open(context.Background(), mesh.Config{Preset: tt.preset, Mesh: tt.mesh})

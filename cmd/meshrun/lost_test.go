@@ -64,3 +64,14 @@ func TestRowsBeforeAHazard(t *testing.T) {
 	}
 	require.Contains(t, p.stderr, "calls that this ended: calls[6] (stream main) all_gather, calls[7] (stream main) reduce_scatter")
 }
+
+// A5: a device that is late with the pools which the mesh makes when it opens is waited for too; without the fence behind them that is named.
+func TestPoolsThatAreMadeLate(t *testing.T) {
+	const text = `{"mesh":[2,4],%s"faults":["device 1,3 late allocation 50ms"],"calls":[{"op":"all_gather","shape":[1,1,32,64],"dim":3,"mesh_axis":1,"out":"y"}]}`
+	p := execute(fmt.Sprintf(text, ""))
+	require.Equal(t, 0, p.code, p.stderr)
+	require.GreaterOrEqual(t, readLog(t, p.stdout).Rows[1].Time.Start, uint64(50_000_000))
+	p = execute(fmt.Sprintf(text, `"break":["no_creation_fence"],`))
+	require.Equal(t, 4, p.code, p.stderr)
+	require.Contains(t, p.stderr, "hazard (not_fenced) at 0 ns: launch 1 (all_gather, stream main): names ag[1].bank0.0")
+}

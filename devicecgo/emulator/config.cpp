@@ -90,6 +90,8 @@ void read_line(std::string_view line, Asked& asked, Config& config) {
   } else if (key == "chunk_bytes") {
     config.chunk_bytes = number32(4, 1 << 24);
     if (config.chunk_bytes % 4 != 0) throw bad(key, value, "must be a multiple of 4, so that no element is torn");
+  } else if (key == "fault") {
+    config.faults.emplace_back(value);
   } else if (key == "break") {
     (value == "no_start_barrier" ? config.breaks.no_start_barrier
      : value == "no_handshake"   ? config.breaks.no_handshake

@@ -51,6 +51,7 @@ struct Config {
   bool stop_on_hazard = true;  // on_hazard=stop
   uint32_t threads = 2;
   NoProgress no_progress;
+  std::vector<std::string> faults;  // lines of docs/faults.md, there before anything is made
   bool device_times = false;  // keep the times of each device in each launch
   Breaks breaks;
   uint32_t chunk_bytes = 0;  // the payload of a packet; 0 = the chip's

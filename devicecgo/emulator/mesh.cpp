@@ -27,7 +27,9 @@ Mesh::Mesh(const mr_open_options& options, uint32_t salt)
       semaphores_(Kind::semaphore, salt),
       events_(Kind::event, salt),
       traces_(Kind::trace, salt),
-      apart_(config_.skew_ns != 0) {}
+      apart_(config_.skew_ns != 0) {
+  for (const std::string& text : config_.faults) fault(text.c_str());
+}
 
 void Mesh::info(mr_mesh_info& out) const {
   if (out.size < sizeof(mr_mesh_info)) throw error(MR_INVALID_ARGUMENT, "info: size is %u: smaller than mr_mesh_info of this version", out.size);

@@ -57,6 +57,9 @@ func Run(ctx context.Context, c *casefile.Case, o Options) (*Result, error) {
 		}
 		return nil, errors.Join(context.Cause(ctx), err)
 	case err != nil:
+		if err := badFaults(ctx, c, o, err); err != nil {
+			return nil, err
+		}
 		return notOpened(err), nil
 	}
 	r := &execution{c: c, mesh: mesh, shape: mesh.Info().Mesh}
@@ -75,11 +78,6 @@ func Run(ctx context.Context, c *casefile.Case, o Options) (*Result, error) {
 
 // run does everything that needs the mesh.
 func (r *execution) run(ctx context.Context) (*Result, error) {
-	for _, f := range r.c.Faults {
-		if err := r.mesh.Inject(ctx, f); err != nil {
-			return nil, fmt.Errorf("faults: %w", err)
-		}
-	}
 	r.names = newNames(len(r.c.Streams))
 	out := &Result{}
 	setup, err := r.makeTensors(ctx)
@@ -145,10 +143,27 @@ func config(c *casefile.Case, o Options) meshrun.Config {
 			cfg.Settings = append(cfg.Settings, meshrun.Option{Key: key, Value: fmt.Sprint(value)})
 		}
 	}
+	for _, f := range c.Faults { // before the mesh makes anything
+		set("fault", f, true)
+	}
 	set("rounding", c.Rounding, c.Rounding != "")
 	set("dram_bytes", c.Limits.DRAMBytes, c.Limits.DRAMBytes > 0)
 	set("l1_bytes", c.Limits.L1Bytes, c.Limits.L1Bytes > 0)
 	return cfg
+}
+
+// badFaults says whether a mesh could not be opened for its faults alone: then the case is wrong, not the mesh.
+func badFaults(ctx context.Context, c *casefile.Case, o Options, why error) error {
+	if len(c.Faults) == 0 {
+		return nil
+	}
+	without := *c
+	without.Faults = nil
+	mesh, err := meshrun.Open(ctx, config(&without, o))
+	if err != nil {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("faults: %w", why), mesh.Close(ctx))
 }
 
 // checkHost refuses a functional case whose data the host may not hold, before anything is allocated.
