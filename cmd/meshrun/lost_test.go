@@ -75,3 +75,15 @@ func TestPoolsThatAreMadeLate(t *testing.T) {
 	require.Equal(t, 4, p.code, p.stderr)
 	require.Contains(t, p.stderr, "hazard (not_fenced) at 0 ns: launch 1 (all_gather, stream main): names ag[1].bank0.0")
 }
+
+// A swap with a launch that never comes is no fault that came to nothing: it is why the device waits.
+func TestASwapWithALaunchThatNeverComes(t *testing.T) {
+	const text = `{"mesh":[1,4],"faults":[%q],"calls":[{"op":"all_gather","shape":[1,1,32,64],"dim":3,"mesh_axis":1},{"op":"all_gather","shape":[1,1,32,64],"dim":3,"mesh_axis":1}]}`
+	p := execute(fmt.Sprintf(text, "device 0,2 swap launch 1 and 9"))
+	require.Equal(t, 5, p.code, p.stderr)
+	require.Contains(t, p.stderr, "device 0,2 never entered launch 1 (all_gather): a fault has it swap that with launch 9")
+	require.NotContains(t, p.stdout, "idle_faults")
+	p = execute(fmt.Sprintf(text, "op add hang"))
+	require.Equal(t, 2, p.code, p.stderr)
+	require.Contains(t, p.stderr, `"add" is no operation: its name is that of the calls in a row's effects`)
+}

@@ -216,7 +216,7 @@ std::vector<Engine::IdleFault> Engine::idle_faults() {
   for (size_t i = 0; i < faults_.size(); ++i) {
     const Fault& f = faults_[i];
     const Struck struck = i < struck_.size() ? struck_[i] : Struck{};
-    const uint64_t had = f.op.empty() ? numbered_ : struck.launches, needed = f.op.empty() ? std::max(f.launch, f.other) : std::max<uint64_t>(f.launch, 1);
+    const uint64_t had = f.op.empty() ? numbered_ : struck.launches, needed = f.op.empty() ? f.first_launch() : std::max<uint64_t>(f.launch, 1);
     if (had < needed)
       idle.push_back({f.text, format("there were %llu launches%s", static_cast<unsigned long long>(had), f.op.empty() ? "" : " of that kind")});
     else if (!struck.missed.empty())

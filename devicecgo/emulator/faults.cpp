@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "ops.h"
 
 namespace meshrun::emu {
 namespace {
@@ -112,6 +113,7 @@ bool one_of(const std::string& word, std::initializer_list<const char*> words) {
 
 Fault op_fault(Reader& in, Fault fault) {
   fault.op = in.next("an operation");
+  if (!is_op(fault.op)) throw in.bad(format("\"%s\" is no operation: its name is that of the calls in a row's effects, such as all_gather or binary", fault.op.c_str()).c_str());
   if (in.take("axis")) {
     const std::string axis = in.next("an axis");
     if (axis != "0" && axis != "1") throw in.bad(format("axis is \"%s\": must be 0 or 1", axis.c_str()).c_str());

@@ -64,6 +64,13 @@ Hang Engine::describe_hang() {
                   text(launch.plan->arguments.input.shape).c_str());
   };
 
+  const auto swapped = [&](uint32_t d, const Launch& l) -> std::string {
+    for (const Fault& f : active_faults_)
+      if (f.kind == Fault::Kind::swap && f.device == d && (f.launch == l.number || f.other == l.number))
+        return format(": a fault has it swap that with launch %llu", static_cast<unsigned long long>(f.launch == l.number ? f.other : f.launch));
+    return "";
+  };
+
   std::vector<Stuck> found;
   for (const Queue& queue : queues_)
     for (const auto& launch : queue.commands)
@@ -126,7 +133,7 @@ Hang Engine::describe_hang() {
     const Stuck* next = all.waiting(debtor);
     if (!theirs.entered && (next == nullptr || next->launch->number > launch.number)) {
       kind = next == nullptr ? "never_entered" : "entered_other";
-      story = next == nullptr ? format("device %s never entered %s", at(debtor).c_str(), what.c_str())
+      story = next == nullptr ? format("device %s never entered %s%s", at(debtor).c_str(), what.c_str(), swapped(debtor, launch).c_str())
                               : format("device %s is in launch %llu (%s), not in %s", at(debtor).c_str(),
                                        static_cast<unsigned long long>(next->launch->tag.shown()), next->launch->plan->name(), what.c_str());
       break;
