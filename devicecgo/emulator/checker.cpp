@@ -57,7 +57,7 @@ void Checker::enter(Context& context, const LaunchTag& due) {
   Clock clock = progress_[timeline(d, tag.queue)];
   for (uint32_t q = 0; q < queues_; ++q)
     for (uint32_t peer = 0; peer < devices_; ++peer) {
-      clock.raise(timeline(peer, q), static_cast<uint32_t>(launch.host_seen[q]));
+      clock.raise(timeline(peer, q), over_step(launch.host_seen[q]));
       // And what the device knew then of the other queue.
       const std::deque<Exit>& past = past_[timeline(peer, q)];
       for (size_t i = past.size(); i-- > 0;)
@@ -66,7 +66,7 @@ void Checker::enter(Context& context, const LaunchTag& due) {
           break;
         }
     }
-  clock.raise(timeline(d, tag.queue), tag.position);
+  clock.raise(timeline(d, tag.queue), tag.entered_step());
   context.strand.set(StampRef::make(tag, d, std::move(clock)));
 }
 
@@ -120,7 +120,7 @@ void Checker::leave(Context& context) {
   }
   context.launch().words[d].clear();
   Clock clock = context.strand.stamp()->clock;
-  clock.raise(timeline(d, tag.queue), tag.position + 1);
+  clock.raise(timeline(d, tag.queue), tag.left_step());
   context.strand.set({});
   if (queues_ > 1 && context.launch().plan->in_queue) {
     std::deque<Exit>& past = past_[timeline(d, tag.queue)];
@@ -132,8 +132,8 @@ void Checker::leave(Context& context) {
 
 void Checker::passed(uint32_t device, const Launch& wait) {
   Clock& mine = progress_[timeline(device, wait.queue)];
-  mine.raise(timeline(device, wait.queue), wait.tag.position + 1);
-  mine.raise(timeline(device, wait.awaited_queue), static_cast<uint32_t>(wait.awaited_position));
+  mine.raise(timeline(device, wait.queue), wait.tag.left_step());
+  mine.raise(timeline(device, wait.awaited_queue), over_step(wait.awaited_position));
   for (const Exit& e : past_[timeline(device, wait.awaited_queue)])
     if (e.position >= wait.awaited_position) {
       if (e.position == wait.awaited_position) mine.join(e.clock);
@@ -240,9 +240,9 @@ StampRef Checker::common_past(const WordState& state, uint32_t target) const {
     for (const WordState::Increment& i : state.increments) known.push_back({i.by->clock[t], i.upto - before}), before = i.upto;
     std::sort(known.begin(), known.end());
     uint32_t n = 0;
-    for (const auto& [over, amount] : known)
+    for (const auto& [step, amount] : known)
       if ((n += amount) >= target) {
-        clock.raise(t, over);
+        clock.raise(t, step);
         break;
       }
   }
@@ -284,7 +284,7 @@ void Checker::look(Context& context, const Access& access) {
     const bool joins = launch.plan->joins_first, unfenced = memory.created > launch.fenced;
     // What the host had seen done tells that the device has come to this launch, not that it has made what was made since.
     const bool seen = launch.host_seen[tag.queue] >= tag.position;
-    if (joins ? !entered(stamp, memory.device) : unfenced && (seen || !entered(stamp, memory.device))) {
+    if (joins ? !entered(stamp, memory.device) : unfenced && (seen || !reached(stamp, memory.device))) {
       const std::string name = name_of(memory);
       report(joins ? "peer_not_entered" : "not_fenced", name, {tag}, {stamp.device, memory.device},
              format("%s on device %s writes to %s of device %s: nothing tells that device %s has %s", text_of(tag).c_str(), at(stamp.device).c_str(),

@@ -7,6 +7,7 @@
 //     the n-th smallest of what the increments' senders knew;
 //   - by the host: what it had seen done when it enqueued a launch is over on every device;
 //   - by an event wait between queues, which orders one device and says nothing of its peers.
+// That a device has entered a launch is more than that all in front of it is over there: only what the device sends in it tells.
 // Programs that run side by side on a device (one per way and link) know only what they have waited for themselves.
 //
 // An access of launch j to a word or to bytes on device D is a hazard when a launch that used them before is not known to have left D.
@@ -91,10 +92,11 @@ class Checker {
 
   size_t timeline(uint32_t device, uint32_t queue) const { return size_t{queue} * devices_ + device; }
   bool over(const Clock& clock, uint32_t device, const LaunchTag& launch) const {
-    return clock[timeline(device, launch.queue)] > launch.position;
+    return clock[timeline(device, launch.queue)] >= launch.left_step();
   }
-  // Does the program know that the device has entered the launch?
-  bool entered(const Stamp& stamp, uint32_t device) const { return clock_of(stamp, device) >= stamp.tag.position; }
+  // Does the program know that the device has entered the launch? That all in front of it is over there?
+  bool entered(const Stamp& stamp, uint32_t device) const { return clock_of(stamp, device) >= stamp.tag.entered_step(); }
+  bool reached(const Stamp& stamp, uint32_t device) const { return clock_of(stamp, device) >= stamp.tag.reached_step(); }
   uint32_t clock_of(const Stamp& stamp, uint32_t device) const { return stamp.clock[timeline(device, stamp.tag.queue)]; }
 
   void look(Context& context, const Access& access);

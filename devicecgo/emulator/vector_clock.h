@@ -1,8 +1,8 @@
-// vector_clock.h: who knows what of whom. A device's place in a queue is a timeline; a clock holds, for every timeline of the mesh, how
-// many of its commands are known to be over. What a program does carries its Stamp: on whose behalf, and what it knew.
+// vector_clock.h: who knows what of whom. A device's place in a queue is a timeline; a clock holds, for every timeline of the mesh, up to
+// which step it is known to have come. What a program does carries its Stamp: on whose behalf, and what it knew.
 //
-// Clocks count whole launches, so a stamp changes only when a program learns something new, about once per launch and neighbour, and an
-// increment carries a pointer to it.
+// Steps are entries and exits of whole launches, so a stamp changes only when a program learns something new, about once per launch and
+// neighbour, and an increment carries a pointer to it.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,10 @@ struct StreamTag {
   std::string text() const { return name != nullptr ? name : std::to_string(number); }
 };
 
+// A timeline has two steps for each command: 2k = its first k commands are over, 2k + 1 = and the next has been entered. Only the device
+// itself can tell the second.
+constexpr uint32_t over_step(uint64_t commands) { return static_cast<uint32_t>(2 * commands); }
+
 // LaunchTag names one command of a queue in reports. Position tells commands of one queue apart.
 struct LaunchTag {
   const char* op = "";
@@ -29,6 +33,9 @@ struct LaunchTag {
   uint32_t queue = 0;
   uint32_t position = 0;
 
+  uint32_t reached_step() const { return over_step(position); }  // all in front of it is over
+  uint32_t entered_step() const { return over_step(position) + 1; }
+  uint32_t left_step() const { return over_step(uint64_t{position} + 1); }
   uint64_t shown() const { return seq != 0 ? seq : number; }  // what reports call it
   bool same(const LaunchTag& o) const { return queue == o.queue && position == o.position; }
 };
@@ -36,26 +43,26 @@ struct LaunchTag {
 class Clock {
  public:
   Clock() = default;
-  explicit Clock(size_t timelines) : over_(timelines) {}
-  bool empty() const { return over_.empty(); }
-  size_t size() const { return over_.size(); }
-  uint32_t operator[](size_t timeline) const { return over_[timeline]; }
-  void raise(size_t timeline, uint32_t to) { over_[timeline] = over_[timeline] < to ? to : over_[timeline]; }
+  explicit Clock(size_t timelines) : steps_(timelines) {}
+  bool empty() const { return steps_.empty(); }
+  size_t size() const { return steps_.size(); }
+  uint32_t operator[](size_t timeline) const { return steps_[timeline]; }
+  void raise(size_t timeline, uint32_t to) { steps_[timeline] = steps_[timeline] < to ? to : steps_[timeline]; }
   // Takes in what the other knows. True when that was anything new.
   bool join(const Clock& o) {
     bool news = false;
-    for (size_t i = 0; i < over_.size(); ++i)
-      if (over_[i] < o.over_[i]) over_[i] = o.over_[i], news = true;
+    for (size_t i = 0; i < steps_.size(); ++i)
+      if (steps_[i] < o.steps_[i]) steps_[i] = o.steps_[i], news = true;
     return news;
   }
   bool knows(const Clock& o) const {
-    for (size_t i = 0; i < over_.size(); ++i)
-      if (over_[i] < o.over_[i]) return false;
+    for (size_t i = 0; i < steps_.size(); ++i)
+      if (steps_[i] < o.steps_[i]) return false;
     return true;
   }
 
  private:
-  std::vector<uint32_t> over_;
+  std::vector<uint32_t> steps_;
 };
 
 struct Stamp {

@@ -40,12 +40,13 @@ class Bare {
   }
   void launch(const char* name, Script::Body body, uint32_t queue = 0) { launch(script(name, std::move(body)), queue); }
   void fence() {
-    for (uint32_t q = 0; q < queues_; ++q) {
-      const auto event = engine_.record(q);
-      for (int i = 0; !engine_.query(*event); ++i) {
-        REQUIRE(i < 1'000'000);
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
+    for (uint32_t q = 0; q < queues_; ++q) fence(q);
+  }
+  void fence(uint32_t q) {
+    const auto event = engine_.record(q);
+    for (int i = 0; !engine_.query(*event); ++i) {
+      REQUIRE(i < 1'000'000);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
   std::vector<std::string> kinds() {
@@ -89,9 +90,9 @@ emu::Access all_of(const std::shared_ptr<emu::Storage>& m, uint32_t device, bool
 void use(emu::Context& ctx, const std::shared_ptr<emu::Storage>& m, uint32_t device, bool write) {
   ctx.work({all_of(m, device, write)}, 0, Nothing{});
 }
-void poke(emu::Context& ctx, uint32_t way, emu::Semaphore& s, uint32_t amount = 1) {
+void poke(emu::Context& ctx, uint32_t way, emu::Semaphore& s, uint32_t amount = 1, bool announces = false) {
   const emu::Line line = ctx.line(1);
-  ctx.send(ctx.hop(line, way, 0), 32, ctx.now(), emu::Signal{.semaphore = s, .amount = amount}, std::span<const emu::Access>{}, Nothing{});
+  ctx.send(ctx.hop(line, way, 0), 32, ctx.now(), emu::Signal{.semaphore = s, .amount = amount, .announces = announces}, std::span<const emu::Access>{}, Nothing{});
 }
 
 struct Outcome {
@@ -178,6 +179,143 @@ void must_matter(Play play, const char* kind, const char* resource) {
   CHECK(named == 10);
   CHECK(bad > 0);
 }
+
+// An operation that begins with a barrier, made ready on a mesh; each call of what `ready` gives enqueues it once.
+struct Opening {
+  std::string op;
+  uint32_t rows, cols;
+  const char* late;     // comes 2 ms after the others
+  const char* devices;  // the first that is early, and whom it does not wait for
+  const char* broken;   // null: the start barrier is dropped; otherwise what is switched off
+  std::function<std::function<Answer()>(TestMesh&)> ready;
+};
+
+template <class Op>
+std::function<Answer()> each_anew(TestMesh& mesh, Op op) {
+  return [&mesh, op]() mutable {
+    op.output = 0;
+    return mesh.try_enqueue(op);
+  };
+}
+
+std::function<Answer()> ready_gather(TestMesh& mesh, bool ring) {
+  const Shape s = shape({1, 1, 4, 16});
+  return each_anew(mesh, all_gather_op(mesh.upload(s, DType::uint16, random_shards<uint16_t>(mesh.devices(), s, 1)), 3, 1, ring, Bank(mesh)));
+}
+
+std::function<Answer()> ready_scatter(TestMesh& mesh, bool ring) {
+  const Shape s = shape({1, 1, 4, 16});
+  return each_anew(mesh, reduce_scatter_op(mesh.upload(s, DType::bfloat16, bf16(random_floats(mesh.devices(), s, 1, true))), 3, 1, ring, Bank(mesh)));
+}
+
+template <class Op>
+std::function<Answer()> ready_parcels(TestMesh& mesh, Op op) {
+  const Shape s = shape({4, 3});
+  const Bank bank(mesh);
+  op.input = upload_rows(mesh, s, DType::bfloat16, random_shards<uint16_t>(mesh.devices(), s, 1));
+  op.semaphore = bank.s[0];
+  op.barrier = bank.s[3];
+  op.axis = 1;
+  op.num_links = 1;
+  op.topology = MR_LINEAR;
+  return each_anew(mesh, op);
+}
+
+std::function<Answer()> ready_product(TestMesh& mesh) {
+  const Shape in = shape({1, 1, 4, 8}), weight = shape({8, 32});
+  const Bank bank(mesh);
+  mr_mesh_info info{};
+  info.size = sizeof info;
+  mr_error e = fresh_error();
+  REQUIRE(driver().info(mesh.handle(), &info, &e) == MR_OK);
+  const uint32_t cores = info.grid_x * info.grid_y;
+  mr_tensor_spec counters = spec(shape({cores, cores}), DType::uint32, MR_ROW_MAJOR);
+  counters.memory = MR_L1;
+  counters.shard_rows = 1;
+  counters.shard_cols = cores;
+  auto op = make_op<mr_matmul_strided_reduce_scatter>(MR_OP_MATMUL_STRIDED_REDUCE_SCATTER);
+  op.input = mesh.upload(in, DType::float32, random_floats(mesh.devices(), in, 1, false));
+  op.weight = mesh.upload(weight, DType::float32, random_floats(mesh.devices(), weight, 2, false));
+  op.progress = mesh.alloc(counters);
+  std::copy(bank.s.begin(), bank.s.begin() + 3, op.semaphores);
+  op.barrier = bank.s[3];
+  op.axis = 1;
+  op.num_links = 1;
+  op.topology = MR_RING;
+  return each_anew(mesh, op);
+}
+
+const HaloCase kPad1 = {.local = shape({2, 3, 4, 2}), .dims = {1}, .axes = {1}, .left = {1}, .right = {1}};
+const HaloCase kPad2 = {.local = shape({2, 3, 4, 2}), .count = 2, .dims = {1, 2}, .axes = {0, 1}, .left = {1, 1}, .right = {1, 1}};
+
+std::function<Answer()> ready_pad(TestMesh& mesh, const HaloCase& c) {
+  return each_anew(mesh, neighbor_pad_op(upload_rows(mesh, c.local, DType::uint16, random_shards<uint16_t>(mesh.devices(), c.local, 1)), c, HaloBank(mesh)));
+}
+
+mr_handle compact_halo(TestMesh& mesh) { return mesh.alloc(row_major(shape({2 * (2 * 4 + 2 * 5), 2}), DType::bfloat16)); }  // of kPad2
+
+std::function<Answer()> ready_compact(TestMesh& mesh) {
+  const mr_handle input = upload_rows(mesh, kPad2.local, DType::bfloat16, random_shards<uint16_t>(mesh.devices(), kPad2.local, 1));
+  return [&mesh, op = neighbor_pad_halo_op(input, compact_halo(mesh), kPad2, HaloBank(mesh))]() mutable { return mesh.try_enqueue(op); };
+}
+
+std::function<Answer()> ready_conv(TestMesh& mesh) {
+  const Shape s = shape({1, 2, 3, 4, 2}), weight = shape({18, 2});
+  const HaloBank bank(mesh);
+  auto op = make_op<mr_np_conv3d>(MR_OP_NP_CONV3D);
+  op.h.present = MR_HAS_W;
+  op.input = upload_rows(mesh, s, DType::bfloat16, bf16(random_floats(mesh.devices(), s, 1, true)));
+  op.weight = mesh.upload(weight, DType::float32, random_floats(mesh.devices(), weight, 2, false));
+  op.halo = compact_halo(mesh);
+  op.semaphore_h = bank.neighbor(0);
+  op.semaphore_w = bank.neighbor(1);
+  op.barrier = bank.barrier(0);
+  const auto regions = mesh.semaphores(4);
+  std::copy(regions.begin(), regions.end(), op.region);
+  op.axis_w = 1;
+  op.links = 1;
+  for (int i = 0; i < 3; ++i) op.kernel[i] = op.stride[i] = op.dilation[i] = 1;
+  op.kernel[1] = op.kernel[2] = 3;
+  op.padding[1] = op.padding[2] = 1;
+  op.groups = 1;
+  op.mode = MR_PAD_ZEROS;
+  return each_anew(mesh, op);
+}
+
+std::function<Answer()> ready_pair(TestMesh& mesh) {
+  auto op = make_op<mr_point_to_point>(MR_OP_POINT_TO_POINT);
+  op.count = 1;
+  op.to[0] = 1;
+  return ready_parcels(mesh, op);
+}
+
+std::function<Answer()> ready_reshard(TestMesh& mesh) {
+  auto op = make_op<mr_slice_reshard>(MR_OP_SLICE_RESHARD);
+  op.offset = 2;
+  op.size = 4 * mesh.cols();
+  return ready_parcels(mesh, op);
+}
+
+const Opening kOpenings[] = {
+    {"all_gather", 1, 4, "0,1", "[[0,0],[0,1]]", nullptr, [](TestMesh& m) { return ready_gather(m, false); }},
+    {"all_gather", 1, 4, "0,1", "[[0,0],[0,1]]", nullptr, [](TestMesh& m) { return ready_gather(m, true); }},
+    {"all_gather", 2, 4, "0,1", "[[0,0],[0,1]]", nullptr, [](TestMesh& m) { return ready_gather(m, true); }},
+    {"reduce_scatter", 1, 4, "0,1", "[[0,0],[0,1]]", nullptr, [](TestMesh& m) { return ready_scatter(m, false); }},
+    {"reduce_scatter", 1, 4, "0,1", "[[0,0],[0,1]]", nullptr, [](TestMesh& m) { return ready_scatter(m, true); }},
+    {"slice_reshard", 1, 4, "0,0", "[[0,0],[0,1]]", nullptr, ready_reshard},
+    {"point_to_point", 1, 2, "0,1", "[[0,0],[0,1]]", nullptr, ready_pair},
+    {"matmul_strided_reduce_scatter", 1, 4, "0,1", "[[0,0],[0,1]]", nullptr, ready_product},
+    {"neighbor_pad", 1, 4, "0,1", "[[0,0],[0,1]]", nullptr, [](TestMesh& m) { return ready_pad(m, kPad1); }},
+    {"neighbor_pad", 2, 2, "1,0", "[[0,0],[1,0]]", nullptr, [](TestMesh& m) { return ready_pad(m, kPad2); }},
+    {"neighbor_pad", 2, 2, "0,1", "[[0,0],[0,1]]", "no_handshake", [](TestMesh& m) { return ready_pad(m, kPad2); }},
+    {"neighbor_pad_halo", 2, 2, "1,0", "[[0,0],[1,0]]", nullptr, ready_compact},
+    {"neighbor_pad_halo", 2, 2, "0,1", "[[0,0],[0,1]]", "no_handshake", ready_compact},
+    {"np_conv3d", 2, 2, "1,0", "[[0,0],[1,0]]", nullptr, ready_conv},
+    {"np_conv3d", 2, 2, "0,1", "[[0,0],[0,1]]", "no_handshake", ready_conv},
+};
+
+// What stands in front of the launch in question.
+enum class Front { rest, fence, capture };
 
 }  // namespace
 
@@ -491,6 +629,108 @@ TEST_CASE("checker: the start barrier of a halo exchange matters") {
   }
   must_matter([&](const std::string& config) { return run(config, "\nbreak=no_start_barrier"); }, "peer_not_entered", "nothing tells that device");
   must_matter([&](const std::string& config) { return run(config, "\nbreak=no_handshake"); }, "peer_not_entered", "nothing tells that device");
+}
+
+TEST_CASE("checker: a start barrier or handshake that is missing is seen on a mesh at rest, behind a fence, and in a replay") {
+  for (const Opening& o : kOpenings)
+    for (const Front front : {Front::rest, Front::fence, Front::capture}) {
+      const uint32_t number = front == Front::fence ? 2 : 1;
+      CAPTURE(o.op);
+      CAPTURE(o.rows);
+      CAPTURE(static_cast<int>(front));
+      // One that is missing in all launches is met at the first.
+      if (o.broken != nullptr && number != 1) continue;
+      TestMesh mesh(o.rows, o.cols, std::string("clock=lockstep") + (o.broken != nullptr ? std::string("\nbreak=") + o.broken : ""));
+      if (o.broken == nullptr) REQUIRE(mesh.fault(("barrier drop at launch " + std::to_string(number)).c_str()).code == MR_OK);
+      REQUIRE(mesh.fault((std::string("device ") + o.late + " delay 2ms at launch " + std::to_string(number)).c_str()).code == MR_OK);
+      const auto enqueue = o.ready(mesh);
+      mesh.sync();
+      mr_error e = fresh_error();
+      Answer a;
+      if (front == Front::fence) {
+        a = enqueue();
+        mesh.sync();
+      }
+      mr_handle trace = 0;
+      if (front == Front::capture) REQUIRE(driver().trace_begin(mesh.handle(), 0, &trace, &e) == MR_OK);
+      if (a.code == MR_OK) a = enqueue();
+      REQUIRE_MESSAGE((a.code == MR_OK || a.code == MR_HAZARD), a.text);
+      if (front == Front::capture) {
+        REQUIRE_MESSAGE(driver().trace_end(mesh.handle(), trace, &e) == MR_OK, e.message);
+        driver().trace_execute(mesh.handle(), trace, 0, 1, &e);
+      }
+      a = mesh.fence();
+      CHECK(a.code == MR_HAZARD);
+      CHECK_MESSAGE(a.says("hazard (peer_not_entered)"), a.text);
+      CHECK_MESSAGE(a.says(("launch " + std::to_string(number) + " (" + o.op + ", stream 0)").c_str()), a.text);
+      CHECK_MESSAGE(contains(mesh.report(), std::string("\"devices\":") + o.devices), mesh.report());
+    }
+}
+
+TEST_CASE("checker: operations that begin with a barrier are safe under every seed, on a mesh at rest and behind a fence") {
+  for (const Opening& o : kOpenings) {
+    if (o.broken != nullptr) continue;  // there already
+    for (uint32_t seed = 1; seed <= 30; ++seed) {
+      CAPTURE(o.op);
+      CAPTURE(o.rows);
+      CAPTURE(seed);
+      TestMesh mesh(o.rows, o.cols, "clock=lockstep\nskew_us=300\nseed=" + std::to_string(seed));
+      const auto enqueue = o.ready(mesh);
+      mesh.sync();
+      for (int i = 0; i < 2; ++i) {
+        const Answer enqueued = enqueue(), done = mesh.fence();
+        REQUIRE_MESSAGE(enqueued.code == MR_OK, enqueued.text);
+        REQUIRE_MESSAGE(done.code == MR_OK, done.text);
+      }
+      CHECK(contains(mesh.report(), "\"hazards\":[]"));
+    }
+  }
+}
+
+TEST_CASE("checker: that all in front of a launch is over does not tell that a device has entered it") {
+  enum class Told { nothing, by_the_host, by_the_other_queue, by_the_device };
+  const auto play = [](Told told) {
+    Bare bare(2, "on_hazard=continue", 2);
+    const auto m = bare.memory("m");
+    const auto s = bare.semaphore("s"), t = bare.semaphore("t");
+    bare.launch("first", [](emu::Context&) -> emu::Program { co_return; });
+    if (told == Told::by_the_host) bare.fence();
+    if (told == Told::by_the_other_queue) {
+      // Device 1 tells how far it has come in queue 0, and the host has seen that device 0 has heard it.
+      const auto event = bare.engine().record(0);
+      bare.engine().wait_on(1, *event);
+      bare.launch(
+          "tell",
+          [=](emu::Context& ctx) -> emu::Program {
+            if (ctx.device() == 1) poke(ctx, 1, *t);
+            if (ctx.device() == 1) co_return;
+            co_await ctx.wait(*t, 0, 1, emu::Owed::by(1));
+            ctx.clear(*t, 0);
+          },
+          1);
+      bare.fence(1);
+    }
+    auto plan = bare.script("joined", [=](emu::Context& ctx) -> emu::Program {
+      if (ctx.device() == 1) {
+        if (told == Told::by_the_device) poke(ctx, 1, *s, 1, true);
+        co_return;
+      }
+      if (told == Told::by_the_device) {
+        co_await ctx.wait(*s, 0, 1, emu::Owed::by(1));
+        ctx.clear(*s, 0);
+      }
+      use(ctx, m, 1, true);
+    });
+    plan->joins_first = true;
+    bare.launch(std::move(plan));
+    bare.fence();
+    return bare.kinds();
+  };
+  for (const Told told : {Told::nothing, Told::by_the_host, Told::by_the_other_queue}) {
+    CAPTURE(static_cast<int>(told));
+    CHECK(play(told) == std::vector<std::string>{"peer_not_entered m"});
+  }
+  CHECK(play(Told::by_the_device).empty());
 }
 
 TEST_CASE("checker: a halo exchange round a ring is named") {
