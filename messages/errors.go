@@ -45,7 +45,7 @@ var (
 // InvalidError says which rule a request breaks: the operation, the field, the value given and the rule.
 type InvalidError struct {
 	Op    string // operation or place; may be empty
-	Field string // name of the field that is wrong
+	Field string // name of the field that is wrong; empty where the place says it
 	Value string // the value given
 	Rule  string // what must hold
 	Hint  string // what to try; may be empty
@@ -56,7 +56,10 @@ func (e *InvalidError) Error() string {
 	if e.Op != "" {
 		b.WriteString(e.Op + ": ")
 	}
-	fmt.Fprintf(&b, "%s %s: %s", e.Field, e.Value, e.Rule)
+	if e.Field != "" {
+		b.WriteString(e.Field + " ")
+	}
+	fmt.Fprintf(&b, "%s: %s", e.Value, e.Rule)
 	if e.Hint != "" {
 		b.WriteString("; " + e.Hint)
 	}

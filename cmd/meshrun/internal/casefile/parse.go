@@ -111,7 +111,9 @@ func (d *decoder) machine(f *fields, c *Case, machines map[string]axis.Machine) 
 	case n == nil:
 		c.Mesh = machine.Shape
 	case c.Mesh.Devices() > 0 && c.Mesh != machine.Shape:
-		d.fail(n, "%v", axis.ReshapeError(c.Preset, machine, c.Mesh))
+		e := axis.ReshapeError(c.Preset, machine, c.Mesh)
+		e.Field = "" // the place says it
+		d.fail(n, "%v", e)
 	}
 }
 
