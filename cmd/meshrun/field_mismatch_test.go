@@ -187,7 +187,7 @@ func TestFieldA21ReshapesNameTheEdgeThatIsMissing(t *testing.T) {
 	} {
 		p := execute(fmt.Sprintf(`{"preset":%q,"mesh":[%d,%d],"calls":[{"op":"reduce_scatter","shape":[1,1,32,128],"dim":3,"mesh_axis":1}]}`, tt.preset, tt.mesh.Rows, tt.mesh.Cols))
 		require.Equal(t, 2, p.code, p.stderr)
-		require.Contains(t, p.stderr, "mesh: mesh "+tt.want)
+		require.Contains(t, p.stderr, "mesh: "+tt.want)
 		require.Equal(t, 1, strings.Count(p.stderr, "\n"), p.stderr)
 		require.Empty(t, p.stdout)
 		_, err := mesh.Open(context.Background(), mesh.Config{Preset: tt.preset, Mesh: tt.mesh})
