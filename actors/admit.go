@@ -168,20 +168,12 @@ func (d *device) mayEnter(t *task) bool {
 
 // admittable: what makes the inputs has a ticket already, or has been answered.
 func admittable(t *task) bool {
-	for _, p := range t.sources {
-		if p != nil && p.ahead() {
-			return false
-		}
-	}
-	if t.sources != nil {
-		return true
-	}
-	for _, in := range t.in {
-		if in != nil && in.producer != nil && in.producer.ahead() {
-			return false
-		}
-	}
-	return true
+	ok := true
+	t.from(func(_ int, made *task) bool {
+		ok = !made.ahead()
+		return ok
+	})
+	return ok
 }
 
 // ahead: the task has no place in the order yet.
@@ -210,20 +202,14 @@ func poisoned(t *task) error {
 	if t.write != nil && t.write.into != nil && t.write.into.mem.there() {
 		return nil
 	}
-	for i, p := range t.sources {
-		if p != nil && p.err != nil {
-			return &messages.PoisonedError{Input: i, Cause: root(p.err)}
+	var err error
+	t.from(func(i int, made *task) bool {
+		if made.err != nil {
+			err = &messages.PoisonedError{Input: i, Cause: root(made.err)}
 		}
-	}
-	if t.sources != nil {
-		return nil
-	}
-	for i, in := range t.in {
-		if in != nil && in.producer != nil && in.producer.err != nil {
-			return &messages.PoisonedError{Input: i, Cause: root(in.producer.err)}
-		}
-	}
-	return nil
+		return err == nil
+	})
+	return err
 }
 
 // root is the failure that the first of a chain of poisoned operations read.

@@ -36,10 +36,7 @@ func (c *steps) submitWith(ctx context.Context, op messages.Operation, semaphore
 // (the reference's device_to_host): tiles first, hyperparameters on.
 func (s *Stream) DeviceToHost(ctx context.Context, x *Tensor, meshDims [2]int, persistent bool, step string) (data []byte, spec messages.Spec, err error) {
 	err = s.Act(ctx, func() error {
-		s.mu.Lock()
-		err := s.notCapturing("device_to_host")
-		s.mu.Unlock()
-		if err != nil {
+		if err := s.mayWait("device_to_host"); err != nil {
 			return s.fail(Call{Step: step}, err)
 		}
 		if err := s.checkGathers(x, meshDims, persistent); err != nil {

@@ -114,7 +114,7 @@ func (d *device) Receive(ctx actor.Context) {
 	case *streamOpened:
 		d.streams.add(m.s)
 		if e := d.dev.Emulator(); e != nil {
-			_ = e.NameStream(m.s.id, m.s.name) // reports then show a number
+			_ = e.NameStream(m.s.id, m.s.name) // on failure reports show the number
 		}
 	case *streamClosed:
 		m.s.queue.closed = true

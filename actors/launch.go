@@ -88,10 +88,10 @@ func (d *device) carryOut(t *task) {
 //
 // Where the caller has promised a fence of his own the banks are made at once; a launch that uses one before a fence is refused.
 func (d *device) makeBanks(t *task) bool {
-	var todo []*bank
+	var unmade []*bank
 	add := func(b *bank) {
-		if b != nil && b.unmade != nil && !slices.ContainsFunc(todo, func(x *bank) bool { return x.group[0] == b.group[0] }) {
-			todo = append(todo, b)
+		if b != nil && b.unmade != nil && !slices.ContainsFunc(unmade, func(x *bank) bool { return x.group[0] == b.group[0] }) {
+			unmade = append(unmade, b)
 		}
 	}
 	for _, b := range t.sems {
@@ -105,16 +105,16 @@ func (d *device) makeBanks(t *task) bool {
 			add(b)
 		}
 	}
-	if len(todo) == 0 {
+	if len(unmade) == 0 {
 		return false
 	}
 	if d.rt.cfg.Break.NoCreationFence {
-		t.err = d.makeAll(t, todo)
+		t.err = d.makeAll(t, unmade)
 		return false
 	}
 	if t.promised() {
-		t.err = d.makeAll(t, todo)
-		for _, b := range todo {
+		t.err = d.makeAll(t, unmade)
+		for _, b := range unmade {
 			for _, member := range b.group {
 				member.unfenced = true
 				d.unfenced = append(d.unfenced, member)
@@ -124,7 +124,7 @@ func (d *device) makeBanks(t *task) bool {
 	}
 	d.startFence(t.row, func(err error) {
 		if err == nil {
-			err = d.makeAll(t, todo)
+			err = d.makeAll(t, unmade)
 		}
 		if err != nil {
 			t.err = err
@@ -425,7 +425,6 @@ func (d *device) drop(t *task, err error) {
 	if t.ticket == 0 {
 		d.letGo(t)
 	}
-	d.leave(t)
 	err = fmt.Errorf("%w", &messages.OpError{Op: t.name(), Stream: t.stream.name, Err: err})
 	switch {
 	case t.captured():

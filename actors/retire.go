@@ -136,9 +136,11 @@ func (d *device) retire(upTo uint64) {
 			err = &messages.OpError{Op: op, Stream: t.stream.name, Launch: launch, Err: err}
 		}
 		if t.row != nil && d.dev.Emulator() != nil {
-			start, _, e := d.dev.Emulator().LaunchTimes(t.first())
-			_, end, e2 := d.dev.Emulator().LaunchTimes(t.launch)
-			if e == nil && e2 == nil {
+			start, end, err := d.dev.Emulator().LaunchTimes(t.first())
+			if err == nil && t.first() != t.launch {
+				_, end, err = d.dev.Emulator().LaunchTimes(t.launch)
+			}
+			if err == nil {
 				if !t.row.Timed { // a call may launch several times
 					t.row.Timed, t.row.StartNS = true, start
 				}
@@ -260,7 +262,7 @@ func (d *device) freeNow() {
 
 // read copies a shard to the host; its producer is done.
 func (d *device) read(m *readRequest) {
-	if d.capture != nil && d.capture.begun {
+	if d.capture != nil && d.capture.handle != 0 {
 		d.reads = slices.DeleteFunc(d.reads, func(r *readRequest) bool { return r.ctx.Err() != nil })
 		d.reads = append(d.reads, m) // when the trace is captured
 		return

@@ -116,11 +116,7 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 	}
 	for i, t := range c.In {
 		if t != nil && !hold(t) {
-			for _, held := range c.In[:i] {
-				if held != nil {
-					held.mem.unref()
-				}
-			}
+			unhold(c.In[:i])
 			return 0, s.fail(c, &messages.OpError{Op: axis.OpName(c.Op), Stream: s.name, Err: fmt.Errorf("%w: input %d", messages.ErrReleased, i)})
 		}
 	}
@@ -129,29 +125,17 @@ func (s *Stream) Submit(ctx context.Context, c Call, out []*Tensor) (int, error)
 		in := c.In[0]
 		out[0].spec = aliasSpec(in, plan)
 		out[0].mem, out[0].part, out[0].producer, out[0].source = in.mem, in.part, in.producer, in.source
-		for _, t := range c.In[1:] {
-			if t != nil {
-				t.mem.unref()
-			}
-		}
+		unhold(c.In[1:])
 		return 1, nil
 	}
 	t := &task{stream: s, plan: plan, trace: s.capture}
 	copy(t.in[:], c.In)
 	if err := t.resolve(); err != nil {
-		for _, held := range c.In {
-			if held != nil {
-				held.mem.unref()
-			}
-		}
+		unhold(c.In)
 		return 0, s.fail(c, err)
 	}
 	if err := s.bring(t, c.Semaphores); err != nil {
-		for _, held := range c.In {
-			if held != nil {
-				held.mem.unref()
-			}
-		}
+		unhold(c.In)
 		return 0, s.fail(c, err)
 	}
 	for i := range plan.NumOutputs {
@@ -215,6 +199,15 @@ func hold(t *Tensor) bool {
 		return false
 	}
 	return true
+}
+
+// unhold gives the references to inputs up again.
+func unhold(in []*Tensor) {
+	for _, t := range in {
+		if t != nil {
+			t.mem.unref()
+		}
+	}
 }
 
 func aliasSpec(in *Tensor, p *axis.Plan) messages.Spec {
@@ -414,10 +407,10 @@ func (s *Stream) wake() {
 // Write lays a host array over the mesh, into a new tensor of the given spec, whose shape is that of the shard. The data are
 // copied before it returns; nil leaves the tensor's content undefined unless it is asked to be zeroed.
 func (s *Stream) Write(ctx context.Context, spec devicecgo.TensorSpec, dist messages.Distribution, data []byte, out *Tensor) error {
-	global := dist.Global(spec.Shape, s.rt.mesh.Shape)
-	want := messages.Spec{Shape: global, DType: spec.DType}.HostBytes()
-	if data != nil && int64(len(data)) != want {
-		return messages.Invalid("write", "data", fmt.Sprintf("%d bytes", len(data)), "is %d bytes: %s elements of %s", want, global, spec.DType)
+	if data != nil {
+		if err := s.checkData(spec.Spec, dist, data); err != nil {
+			return err
+		}
 	}
 	if spec.Shape.Rank() == 0 || spec.DType == messages.DTypeUnset {
 		return messages.Invalid("write", "spec", spec.Spec, "has a shape and a dtype")
@@ -451,6 +444,15 @@ func (s *Stream) Write(ctx context.Context, spec devicecgo.TensorSpec, dist mess
 	out.own.refs.Store(2) // the caller's and the task's
 	t.out[0] = out
 	s.post(t)
+	return nil
+}
+
+// checkData holds a host array to what a tensor of the spec takes, laid over the mesh like this.
+func (s *Stream) checkData(spec messages.Spec, dist messages.Distribution, data []byte) error {
+	global := dist.Global(spec.Shape, s.rt.mesh.Shape)
+	if want := (messages.Spec{Shape: global, DType: spec.DType}).HostBytes(); int64(len(data)) != want {
+		return messages.Invalid("write", "data", fmt.Sprintf("%d bytes", len(data)), "is %d bytes: %s elements of %s", want, global, spec.DType)
+	}
 	return nil
 }
 
@@ -525,9 +527,7 @@ func (s *Stream) read(ctx context.Context, t *Tensor, at messages.Coord, row *me
 		return nil, fmt.Errorf("read: %w", messages.ErrReleased)
 	}
 	defer t.mem.unref()
-	s.mu.Lock()
-	err := s.notCapturing("read")
-	s.mu.Unlock()
+	err := s.mayWait("read")
 	if err == nil {
 		err = t.waitBy(ctx, s)
 	}

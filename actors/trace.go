@@ -33,10 +33,9 @@ type Trace struct {
 	last    *task // the latest replay; under the stream's lock
 
 	// The device actor's.
-	handle     devicecgo.Handle
-	begun      bool // the driver keeps what is enqueued
-	ending     bool // the end has its ticket
-	over       bool // the capture is
+	handle     devicecgo.Handle // from when the driver keeps what is enqueued
+	ending     bool             // the end has its ticket
+	over       bool             // the capture is
 	steps      []step
 	joins      pools.Joins // within the trace, whose launches count from 1
 	lastUse    map[*bank]uint64
@@ -178,6 +177,13 @@ func (s *Stream) notCapturing(what string) error {
 		Hint: "do it before BeginTrace or behind EndTrace"}
 }
 
+// mayWait is notCapturing for a call that submits nothing itself.
+func (s *Stream) mayWait(what string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.notCapturing(what)
+}
+
 // turnCapture carries out a call of a trace on the caller's side. The stream's lock is held.
 func (s *Stream) turnCapture(t *task) error {
 	tr := t.trace
@@ -273,6 +279,23 @@ func (t *task) resolve() error {
 	return nil
 }
 
+// from calls fn with each task that makes an input, as of the submission, and the input's number, until fn says no.
+func (t *task) from(fn func(i int, made *task) bool) {
+	if t.sources != nil {
+		for i, made := range t.sources {
+			if made != nil && !fn(i, made) {
+				return
+			}
+		}
+		return
+	}
+	for i, in := range t.in {
+		if in != nil && in.producer != nil && !fn(i, in.producer) {
+			return
+		}
+	}
+}
+
 // source is what makes an input, as of the submission.
 func (t *task) source(i int) *task {
 	if t.sources != nil {
@@ -330,7 +353,7 @@ func (tr *Trace) hold(t *task) {
 // mayCapture says why an operation cannot be captured: its banks are not there, or it would need a fence within the trace.
 func (d *device) mayCapture(t *task) error {
 	tr := t.trace
-	if tr.failed() != nil || d.capture != tr || !tr.begun {
+	if tr.failed() != nil || d.capture != tr || tr.handle == 0 {
 		return tr.notExecuted()
 	}
 	refuse := func(b *bank, rule, hint string) error {
@@ -427,7 +450,7 @@ func (d *device) carryOutTrace(t *task) {
 			d.drop(t, err)
 			return
 		}
-		tr.handle, tr.begun = h, true
+		tr.handle = h
 		effect(t.row, "begin_trace", field("queue", 0))
 		d.finish(t, nil)
 	case endTrace:
@@ -455,7 +478,7 @@ func (d *device) endCapture(tr *Trace, err error) error {
 	if err == nil {
 		err = tr.failed()
 	}
-	if tr.begun {
+	if tr.handle != 0 {
 		if err == nil {
 			err = d.dev.EndTrace(tr.handle)
 		}
@@ -592,9 +615,8 @@ func (s *Stream) Rewrite(ctx context.Context, t *Tensor, dist messages.Distribut
 	if t == nil || t.mem == nil || t.mem.rt != s.rt {
 		return messages.Invalid("write", "tensor", "absent", "is a tensor of this mesh")
 	}
-	global := dist.Global(t.spec.Shape, s.rt.mesh.Shape)
-	if want := (messages.Spec{Shape: global, DType: t.spec.DType}).HostBytes(); int64(len(data)) != want {
-		return messages.Invalid("write", "data", fmt.Sprintf("%d bytes", len(data)), "is %d bytes: %s elements of %s", want, global, t.spec.DType)
+	if err := s.checkData(t.spec, dist, data); err != nil {
+		return err
 	}
 	if !hold(t) {
 		return fmt.Errorf("write: %w", messages.ErrReleased)
