@@ -22,6 +22,11 @@ std::string name_of(const Waiter& w) {
   return w.semaphore->name.empty() ? "a semaphore" : w.semaphore->name;
 }
 
+// launch 7 (all_gather)
+std::string called(const Launch& launch) {
+  return format("launch %llu (%s)", static_cast<unsigned long long>(launch.tag.shown()), launch.tag.op);
+}
+
 class Investigation {
  public:
   Investigation(const Machine& machine, std::vector<Stuck> stuck) : machine_(machine), stuck_(std::move(stuck)) {}
@@ -59,8 +64,7 @@ Hang Engine::describe_hang() {
   const Machine& machine = config_.machine;
   const auto at = [&](uint32_t d) { return format("%u,%u", d / machine.cols, d % machine.cols); };
   const auto with_other = [&](const Launch& launch, uint32_t d) {
-    return format("device %s is in launch %llu (%s) with shape %s, where its peers have %s", at(d).c_str(),
-                  static_cast<unsigned long long>(launch.tag.shown()), launch.plan->name(), text(*launch.other_shape(d)).c_str(),
+    return format("device %s is in %s with shape %s, where its peers have %s", at(d).c_str(), called(launch).c_str(), text(*launch.other_shape(d)).c_str(),
                   text(launch.plan->arguments.input.shape).c_str());
   };
 
@@ -100,9 +104,8 @@ Hang Engine::describe_hang() {
     if (w.waiter->semaphore == nullptr || state == nullptr || state->arrived < w.waiter->target || state->first_ns >= w.context->start_ns) continue;
     kind = "entered_late";
     culprit = w.context->device();
-    story = format("device %s entered launch %llu (%s) at %llu ns, when increments had come for it from %llu ns on: %u of %u are lost",
-                   at(culprit).c_str(), static_cast<unsigned long long>(w.launch->tag.shown()), w.launch->plan->name(),
-                   static_cast<unsigned long long>(w.context->start_ns), static_cast<unsigned long long>(state->first_ns),
+    story = format("device %s entered %s at %llu ns, when increments had come for it from %llu ns on: %u of %u are lost", at(culprit).c_str(),
+                   called(*w.launch).c_str(), static_cast<unsigned long long>(w.context->start_ns), static_cast<unsigned long long>(state->first_ns),
                    state->arrived - w.waiter->word->value.load(std::memory_order_relaxed), state->arrived);
     s = nullptr;
     break;
@@ -110,7 +113,7 @@ Hang Engine::describe_hang() {
   while (s != nullptr) {
     met[s->context->device()] = true;
     const Launch& launch = *s->launch;
-    const std::string what = format("launch %llu (%s)", static_cast<unsigned long long>(launch.tag.shown()), launch.plan->name());
+    const std::string what = called(launch);
     const uint32_t debtor = all.owed_by(*s).front();
     const Context& theirs = launch.contexts[debtor];
     if (theirs.left) {  // it has done its part, and yet this one waits
@@ -134,8 +137,7 @@ Hang Engine::describe_hang() {
     if (!theirs.entered && (next == nullptr || next->launch->number > launch.number)) {
       kind = next == nullptr ? "never_entered" : "entered_other";
       story = next == nullptr ? format("device %s never entered %s%s", at(debtor).c_str(), what.c_str(), swapped(debtor, launch).c_str())
-                              : format("device %s is in launch %llu (%s), not in %s", at(debtor).c_str(),
-                                       static_cast<unsigned long long>(next->launch->tag.shown()), next->launch->plan->name(), what.c_str());
+                              : format("device %s is in %s, not in %s", at(debtor).c_str(), called(*next->launch).c_str(), what.c_str());
       break;
     }
     if (next == nullptr) {
@@ -156,8 +158,7 @@ Hang Engine::describe_hang() {
         if (!launch->contexts[d].entered || launch->contexts[d].left) continue;
         kind = "never_left";
         culprit = d;
-        story = format("device %s entered launch %llu (%s) and never left, and waits for nobody", at(d).c_str(),
-                       static_cast<unsigned long long>(launch->tag.shown()), launch->plan->name());
+        story = format("device %s entered %s and never left, and waits for nobody", at(d).c_str(), called(*launch).c_str());
         if (launch->other_shape(d) == nullptr) continue;
         kind = "entered_other";
         story = with_other(*launch, d);
@@ -173,8 +174,7 @@ Hang Engine::describe_hang() {
         if (!launch.plan) continue;
         kind = "never_entered";
         culprit = d;
-        story = format("device %s never entered launch %llu (%s): it has stopped", at(d).c_str(),
-                       static_cast<unsigned long long>(launch.tag.shown()), launch.plan->name());
+        story = format("device %s never entered %s: it has stopped", at(d).c_str(), called(launch).c_str());
         break;
       }
     }
@@ -223,8 +223,7 @@ Hang Engine::describe_hang() {
   hang.text = format("hang at %llu ns: %s", static_cast<unsigned long long>(now_), story.c_str());
   if (stalled_ != nullptr) {
     const auto us = static_cast<unsigned long long>(stalled_->limit_ns / 1000);
-    hang.text += format("; launch %llu (%s) has made no progress for %llu us, which is its limit", static_cast<unsigned long long>(stalled_->tag.shown()),
-                        stalled_->tag.op, us);
+    hang.text += format("; %s has made no progress for %llu us, which is its limit", called(*stalled_).c_str(), us);
     json.field("no_progress_us", us);
   }
   if (listed != 0)

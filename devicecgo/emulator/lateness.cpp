@@ -69,8 +69,11 @@ void Lateness::sum_up(const Launch& launch, OperationStats& stats, std::vector<u
     const uint64_t ns = absences.ns();
     most_ns = std::max(most_ns, ns);
     per_device[d] += ns;
-    for (const Absence& a : absences.all()) devices_[a.late].mine_ns += a.ns();
-    for (const Absence& a : absences.all()) devices_[a.late].most_ns = std::max(devices_[a.late].most_ns, devices_[a.late].mine_ns);
+    for (const Absence& a : absences.all()) {
+      Device& late = devices_[a.late];
+      late.mine_ns += a.ns();
+      late.most_ns = std::max(late.most_ns, late.mine_ns);
+    }
     for (const Absence& a : absences.all()) devices_[a.late].mine_ns = 0;
   }
   if (most_ns == 0) return;

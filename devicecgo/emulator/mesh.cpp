@@ -359,15 +359,18 @@ void Mesh::enqueue(void* op) {
   if (engine_->hazard_stopped()) report_hazard();
   engine_->prepare(1);
   request.commit();
-  // Nothing refuses it any more.
+  engine_->spend_host_time(engine_->cost().launch_host_ns());
+  launch(std::move(plan), request.semaphores(), header);
+}
+
+void Mesh::launch(std::shared_ptr<Plan> plan, const std::vector<SemaphoreRef>& semaphores, const mr_op_header& header) {
   std::unique_ptr<Launch> launch = engine_->fresh_launch();
-  engine_->use(request.semaphores(), header.queue);
+  engine_->use(semaphores, header.queue);
   launch->plan = std::move(plan);
   launch->queue = header.queue;
   launch->number = engine_->number_launch();
   launch->seq = header.launch;
   launch->stream = engine_->stream(header.stream);
-  engine_->spend_host_time(engine_->cost().launch_host_ns());
   engine_->submit(std::move(launch));
 }
 

@@ -84,6 +84,8 @@ class Mesh {
   uint32_t device_at(uint32_t row, uint32_t col, const char* what) const;
 
  private:
+  // What nothing refuses any more, and the engine has been prepared for.
+  void launch(std::shared_ptr<Plan> plan, const std::vector<SemaphoreRef>& semaphores, const mr_op_header& header);
   void check_shapes(const Plan& plan, uint64_t number) const;  // of faults, against those of the launch with this number
   void create_late(std::vector<SemaphoreRef> semaphores, uint32_t initial, const Operand& zeroed);
   [[noreturn]] void report_hang();

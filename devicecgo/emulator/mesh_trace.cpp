@@ -43,17 +43,7 @@ void Mesh::trace_execute(mr_handle handle, uint32_t queue, uint64_t first_launch
   }
   engine_->prepare(trace.steps.size());
   engine_->spend_host_time(engine_->cost().launch_host_ns());  // once: the devices find the rest by themselves
-  for (size_t i = 0; i < trace.steps.size(); ++i) {
-    const Trace::Step& step = trace.steps[i];
-    std::unique_ptr<Launch> launch = engine_->fresh_launch();
-    engine_->use(step.semaphores, queue);
-    launch->plan = step.plan;
-    launch->queue = queue;
-    launch->number = engine_->number_launch();
-    launch->seq = header_of(i).launch;
-    launch->stream = engine_->stream(step.stream);
-    engine_->submit(std::move(launch));
-  }
+  for (size_t i = 0; i < trace.steps.size(); ++i) launch(trace.steps[i].plan, trace.steps[i].semaphores, header_of(i));
 }
 
 void Mesh::trace_free(mr_handle handle) {
