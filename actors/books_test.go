@@ -19,10 +19,7 @@ import (
 
 // TestFencesGiveTheirPlacesBack: what launches nothing has a place in the stream's queue no longer than it takes.
 func TestFencesGiveTheirPlacesBack(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, func(c *Config) { c.Queue, c.Refuse = 4, true })
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	_, r, s, x := single(t, func(c *Config) { c.Queue, c.Refuse = 4, true })
 	require.NoError(t, x.Wait(limited(t)))
 	for range 10 {
 		require.NoError(t, s.Fence(limited(t)))
@@ -39,10 +36,7 @@ func TestFencesGiveTheirPlacesBack(t *testing.T) {
 // TestOneAnswerWhenTheDeviceIsLostInTheMiddle: of a begin or a fence, whose event cannot be recorded.
 func TestOneAnswerWhenTheDeviceIsLostInTheMiddle(t *testing.T) {
 	for _, how := range []string{"begin", "fence"} {
-		f := newFake(1, 4)
-		r := start(t, f, nil)
-		s := stream(t, r, "s")
-		x := upload(t, s, 1, 1, 32, 64)
+		f, r, s, x := single(t, nil)
 		require.NoError(t, x.Wait(limited(t)))
 		settle(t, r)
 		hold := make(chan struct{})
@@ -66,10 +60,7 @@ func TestOneAnswerWhenTheDeviceIsLostInTheMiddle(t *testing.T) {
 
 // TestReplaysCountAsTheirLaunches against the limit of what is inside the driver.
 func TestReplaysCountAsTheirLaunches(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, func(c *Config) { c.Inflight = 12 })
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, func(c *Config) { c.Inflight = 12 })
 	require.NoError(t, x.Wait(limited(t)))
 	require.NoError(t, s.BeginTrace(limited(t)))
 	for range 10 {
@@ -96,11 +87,8 @@ func TestReplaysCountAsTheirLaunches(t *testing.T) {
 
 // TestAWriteRepairs: what was in a tensor does not matter to a write, also where it has failed; and a replay behind it is a new chance.
 func TestAWriteRepairs(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	require.NoError(t, x.Wait(ctx))
 	f.mu.Lock()
 	f.fail[1] = fmt.Errorf("%w: told to", messages.ErrRejected)
@@ -178,11 +166,8 @@ func TestBothNamesOfAMemoryCount(t *testing.T) {
 
 // TestWhatIsOverIsForgotten: a tensor that is written again and again, or made of the one before, does not keep all that made it.
 func TestWhatIsOverIsForgotten(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	_, _, s, x := single(t, nil)
 	require.NoError(t, s.BeginTrace(ctx))
 	mustSubmit(t, s, local, x)
 	tr, err := s.EndTrace(ctx)
@@ -219,11 +204,8 @@ func TestWhatIsOverIsForgotten(t *testing.T) {
 
 // TestLostCaptureIsNoLiveTrace: the device is lost while a trace is captured.
 func TestLostCaptureIsNoLiveTrace(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	_, r, s, x := single(t, nil)
 	require.NoError(t, x.Wait(ctx))
 	require.NoError(t, s.BeginTrace(ctx))
 	mustSubmit(t, s, gather, x)
@@ -259,11 +241,8 @@ func TestCanceledReadsAreForgotten(t *testing.T) {
 
 // TestKilledStreamGivesItsReferencesBack: a replay in its outbox holds the trace.
 func TestKilledStreamGivesItsReferencesBack(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	tr, out := captureGathers(t, s, 2, x)
 	settle(t, r)
 	hold := make(chan struct{})
@@ -287,11 +266,8 @@ func TestKilledStreamGivesItsReferencesBack(t *testing.T) {
 
 // TestAWriteIntoAFailedCapture is told that there is nothing.
 func TestAWriteIntoAFailedCapture(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	_, _, s, x := single(t, nil)
 	require.NoError(t, s.BeginTrace(ctx))
 	later := mustSubmit(t, s, local, mustSubmit(t, s, persistent, x)) // whose banks do not exist
 	_, err := s.EndTrace(ctx)

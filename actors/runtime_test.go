@@ -50,6 +50,40 @@ func stream(t *testing.T, r *Runtime, name string) *Stream {
 	return s
 }
 
+// single is a mesh of one line with a stream, "s", and a tensor.
+func single(t *testing.T, mutate func(*Config)) (*fakeDevice, *Runtime, *Stream, *Tensor) {
+	t.Helper()
+	f := newFake(1, 4)
+	r := start(t, f, mutate)
+	s := stream(t, r, "s")
+	return f, r, s, upload(t, s, 1, 1, 32, 64)
+}
+
+// retireLate has the device finish its launches by and by, until stop is called.
+func retireLate(f *fakeDevice) (stop func()) {
+	f.mu.Lock()
+	f.manual = true
+	f.mu.Unlock()
+	stopped := make(chan struct{})
+	var device sync.WaitGroup
+	device.Go(func() {
+		for {
+			select {
+			case <-stopped:
+				return
+			default:
+				f.finish(f.count() - min(f.count(), uint64(3)))
+				time.Sleep(200 * time.Microsecond) // the pace of the device, not a synchronisation
+				f.finish(f.count())
+			}
+		}
+	})
+	return func() {
+		close(stopped)
+		device.Wait()
+	}
+}
+
 // submit is Submit of an operation of one result.
 func submit(s *Stream, op messages.Operation, in ...*Tensor) (*Tensor, error) {
 	out := &Tensor{}
@@ -184,23 +218,7 @@ func TestRules3And4UnderRandomStreams(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake(2+rng.IntN(3), 2+rng.IntN(3))
 			r := start(t, f, func(c *Config) { c.Inflight = 1 + rng.IntN(20) })
-			f.mu.Lock()
-			f.manual = true
-			f.mu.Unlock()
-			stop := make(chan struct{})
-			var device sync.WaitGroup
-			device.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-						f.finish(f.count() - min(f.count(), uint64(3)))
-						time.Sleep(200 * time.Microsecond) // the pace of the device, not a synchronisation
-						f.finish(f.count())
-					}
-				}
-			})
+			stop := retireLate(f)
 			var callers sync.WaitGroup
 			for i := range 4 {
 				s := stream(t, r, "")
@@ -275,8 +293,7 @@ func TestRules3And4UnderRandomStreams(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			close(stop)
-			device.Wait()
+			stop()
 			require.NoError(t, referee(f.log))
 		})
 	}

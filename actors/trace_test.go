@@ -41,10 +41,7 @@ func captureGathers(t *testing.T, s *Stream, n int, x *Tensor) (*Trace, []*Tenso
 
 // oddTrace replays a trace of three gathers five times with nothing retiring by itself and returns the device's log.
 func oddTrace(t *testing.T, unfenced bool) (*fakeDevice, Stats) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	tr, out := captureGathers(t, s, 3, x)
 	settle(t, r)
 	r.thread.Do(func() { r.actor.unfencedReplays = unfenced })
@@ -92,10 +89,7 @@ func TestOddTraceWithoutTheFenceIsSeen(t *testing.T) {
 
 // TestReaderAtTheEndOfATrace: what the last launch of a trace reads, the first of the next replay writes.
 func TestReaderAtTheEndOfATrace(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	require.NoError(t, s.Prewarm(limited(t), "", gatherKey(32)))
 	require.NoError(t, s.BeginTrace(limited(t)))
 	y := mustSubmit(t, s, persistent, x)
@@ -120,10 +114,7 @@ func TestReaderAtTheEndOfATrace(t *testing.T) {
 
 // TestEvenTraceNeedsNoFence: with two banks in turn replays follow one another as eager launches do.
 func TestEvenTraceNeedsNoFence(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	tr, _ := captureGathers(t, s, 4, x)
 	before, _ := r.Stats(limited(t))
 	for range 6 {
@@ -143,23 +134,7 @@ func TestRules3And4WithTraces(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(round)))
 			f := newFake(2, 4)
 			r := start(t, f, func(c *Config) { c.Inflight = 2 + rng.IntN(20) })
-			f.mu.Lock()
-			f.manual = true
-			f.mu.Unlock()
-			stop := make(chan struct{})
-			var device sync.WaitGroup
-			device.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-						f.finish(f.count() - min(f.count(), uint64(3)))
-						time.Sleep(200 * time.Microsecond) // the pace of the device, not a synchronisation
-						f.finish(f.count())
-					}
-				}
-			})
+			stop := retireLate(f)
 			op := func(rng *rand.Rand) messages.Operation {
 				a := rng.IntN(2)
 				return []messages.Operation{
@@ -239,8 +214,7 @@ func TestRules3And4WithTraces(t *testing.T) {
 				})
 			}
 			callers.Wait()
-			close(stop)
-			device.Wait()
+			stop()
 			settle(t, r)
 			require.NoError(t, referee(f.log))
 			t.Logf("%d captured of 9, %d replays", captured, replays)
@@ -254,10 +228,7 @@ func TestRules3And4WithTraces(t *testing.T) {
 
 // TestEagerWorkDoesNotGetATracesBanks: a trace holds them, released results or not, until it is released itself.
 func TestEagerWorkDoesNotGetATracesBanks(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	f, _, s, x := single(t, nil)
 	tr, out := captureGathers(t, s, 2, x)
 	pinned := map[devicecgo.Handle]bool{}
 	for _, y := range out {
@@ -291,10 +262,7 @@ func TestEagerWorkDoesNotGetATracesBanks(t *testing.T) {
 
 // TestCaptureRefusesWhatWouldAllocate: a bank that does not exist yet is named, and nothing is half made; then it works.
 func TestCaptureRefusesWhatWouldAllocate(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	require.NoError(t, x.Wait(limited(t)))
 	before, tensors := f.liveOf("semaphore"), f.liveOf("tensor")
 	require.NoError(t, s.BeginTrace(limited(t)))
@@ -420,11 +388,8 @@ func TestCaptureRefusesWaits(t *testing.T) {
 
 // TestReplayFailure: the failing launch is named; what reads the results is poisoned; the next replay is a new chance.
 func TestReplayFailure(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	f, _, s, x := single(t, nil)
 	tr, out := captureGathers(t, s, 2, x)
 	f.mu.Lock()
 	f.fail[4] = fmt.Errorf("%w: told to", messages.ErrRejected)
@@ -453,11 +418,8 @@ func TestReplayFailure(t *testing.T) {
 
 // TestPoisonedCapture: what reads a failed operation cannot be captured, and a driver that cannot capture says so.
 func TestPoisonedCapture(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	f, _, s, x := single(t, nil)
 	f.mu.Lock()
 	f.fail[1] = fmt.Errorf("%w: told to", messages.ErrRejected)
 	f.mu.Unlock()
@@ -527,10 +489,7 @@ func TestCaptureWithoutAnEnd(t *testing.T) {
 
 // TestCloseWithLiveTraces: in flight and at rest.
 func TestCloseWithLiveTraces(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	tr, out := captureGathers(t, s, 2, x)
 	for range 3 {
 		require.NoError(t, tr.Execute(limited(t)))
@@ -555,11 +514,8 @@ func TestCloseWithLiveTraces(t *testing.T) {
 
 // TestTraceKeepsItsMemory: inputs and results that the caller has released are freed with the trace, behind its last launch.
 func TestTraceKeepsItsMemory(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, nil)
-	s := stream(t, r, "s")
 	ctx := limited(t)
-	x := upload(t, s, 1, 1, 32, 64)
+	f, r, s, x := single(t, nil)
 	require.NoError(t, x.Wait(ctx))
 	require.NoError(t, s.BeginTrace(ctx))
 	y := mustSubmit(t, s, gather, x)
@@ -594,10 +550,7 @@ func TestTraceKeepsItsMemory(t *testing.T) {
 
 // TestTraceJournal: begin, what is captured, end and execute each have their row, with the calls made.
 func TestTraceJournal(t *testing.T) {
-	f := newFake(1, 4)
-	r := start(t, f, func(c *Config) { c.Record = true })
-	s := stream(t, r, "s")
-	x := upload(t, s, 1, 1, 32, 64)
+	_, r, s, x := single(t, func(c *Config) { c.Record = true })
 	tr, _ := captureGathers(t, s, 3, x)
 	for range 2 {
 		require.NoError(t, tr.Execute(limited(t)))
@@ -621,10 +574,7 @@ func TestTraceJournal(t *testing.T) {
 // TestTraceUnderRotate: the reference's policy lends nothing, so eager gathers of the key meet the trace's banks; rule 4 holds all the same.
 func TestTraceUnderRotate(t *testing.T) {
 	for eager := range 4 {
-		f := newFake(1, 4)
-		r := start(t, f, func(c *Config) { c.Policy = messages.Rotate })
-		s := stream(t, r, "s")
-		x := upload(t, s, 1, 1, 32, 64)
+		f, r, s, x := single(t, func(c *Config) { c.Policy = messages.Rotate })
 		tr, out := captureGathers(t, s, 3, x)
 		f.mu.Lock()
 		f.manual = true

@@ -42,6 +42,19 @@ func hazards(t *testing.T, l *log) (all []hazard) {
 	return all
 }
 
+// wentOn is the hang of a case that was to go on behind its hazard; nil where it was to stop there.
+func wentOn(t *testing.T, goOn bool, p program, l *log) map[string]any {
+	t.Helper()
+	if !goOn {
+		require.Equal(t, 4, p.code)
+		require.Nil(t, l.Report["hang"])
+		return nil
+	}
+	require.Equal(t, 5, p.code, p.stderr)
+	require.NotNil(t, l.Report["hang"])
+	return l.Report["hang"].(map[string]any)
+}
+
 // unstamped is the text of a hazard or hang behind its time.
 func unstamped(t *testing.T, text string) string {
 	t.Helper()
@@ -75,13 +88,10 @@ func TestFieldB5AMismatchSaysWhatEveryDeviceHas(t *testing.T) {
 			require.Equal(t, []any{"all_gather", 1, "main", "bfloat16", []int{3}, []int{1}}, []any{a.Op, a.Seq, a.Stream, a.DType, a.Dims, a.Axes})
 		}
 		require.NotContains(t, l.Tensors, "y", "nothing can be read that is not right")
-		if more == "" {
-			require.Equal(t, 4, p.code)
-			require.Nil(t, l.Report["hang"])
+		hang := wentOn(t, more != "", p, l)
+		if hang == nil {
 			continue
 		}
-		require.Equal(t, 5, p.code, p.stderr)
-		hang := l.Report["hang"].(map[string]any)
 		require.Equal(t, "entered_other", hang["class"])
 		require.Equal(t, numbers(0, 3), hang["device"])
 		require.Equal(t, "device 0,3 is in launch 1 (all_gather) with shape [1,1,32,96], where its peers have [1,1,32,64]; "+
@@ -376,13 +386,10 @@ func TestFieldB2ADeviceThatSwapsTwoOfEight(t *testing.T) {
 		require.Equal(t, order, unstamped(t, first.Text))
 		require.Equal(t, [][2]int{{0, 3}}, first.Devices)
 		require.Equal(t, []int{8, 7}, []int{first.Launches[0].Seq, first.Launches[1].Seq})
-		if more == "" {
-			require.Equal(t, 4, p.code)
-			require.Nil(t, l.Report["hang"])
+		hang := wentOn(t, more != "", p, l)
+		if hang == nil {
 			continue
 		}
-		require.Equal(t, 5, p.code, p.stderr)
-		hang := l.Report["hang"].(map[string]any)
 		require.Equal(t, "entered_other", hang["class"])
 		require.Equal(t, "device 0,3 is in launch 8 (reduce_scatter), not in launch 7 (all_gather); device 0,0 waits for barrier[1].bank0 (value 2, target 3), and 3 more wait",
 			unstamped(t, hang["text"].(string)))
