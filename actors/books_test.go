@@ -88,7 +88,7 @@ func TestReplaysCountAsTheirLaunches(t *testing.T) {
 // TestAWriteRepairs: what was in a tensor does not matter to a write, also where it has failed; and a replay behind it is a new chance.
 func TestAWriteRepairs(t *testing.T) {
 	ctx := limited(t)
-	f, r, s, x := single(t, nil)
+	f, _, s, x := single(t, nil)
 	require.NoError(t, x.Wait(ctx))
 	f.mu.Lock()
 	f.fail[1] = fmt.Errorf("%w: told to", messages.ErrRejected)
@@ -100,7 +100,7 @@ func TestAWriteRepairs(t *testing.T) {
 	require.NoError(t, mustSubmit(t, s, local, y).Wait(ctx))
 
 	f = newFake(2, 2)
-	r = start(t, f, nil)
+	r := start(t, f, nil)
 	s = stream(t, r, "s")
 	compact, padded, op := inPlace(t, s)
 	require.NoError(t, s.BeginTrace(ctx))
