@@ -23,6 +23,7 @@ type hazard struct {
 	}
 	Devices   [][2]int
 	Text      string
+	Waiting   []any
 	Arguments []struct {
 		Devices    [][2]int
 		Op         string
@@ -55,6 +56,14 @@ func wentOn(t *testing.T, goOn bool, p program, l *log) map[string]any {
 	return l.Report["hang"].(map[string]any)
 }
 
+// unlessOn is what a hazard's text says of those who wait: nothing where the run goes on, since its hang does.
+func unlessOn(more, text string) string {
+	if more != "" {
+		return ""
+	}
+	return text
+}
+
 // unstamped is the text of a hazard or hang behind its time.
 func unstamped(t *testing.T, text string) string {
 	t.Helper()
@@ -78,7 +87,8 @@ func TestFieldB5AMismatchSaysWhatEveryDeviceHas(t *testing.T) {
 		require.Equal(t, "arguments", h.Kind)
 		require.Equal(t, "all_gather", h.Resource)
 		require.Equal(t, [][2]int{{0, 3}}, h.Devices)
-		require.Equal(t, want, unstamped(t, h.Text))
+		require.Equal(t, want+unlessOn(more, "; device 0,0 waits for barrier[1].bank0 (value 2, target 3), and 2 more wait"), unstamped(t, h.Text))
+		require.Len(t, h.Waiting, len(unlessOn(more, "all")))
 		require.Contains(t, p.stderr, want)
 		require.Len(t, h.Arguments, 2)
 		for i, shape := range [][]int{{1, 1, 32, 96}, {1, 1, 32, 64}} {
@@ -383,24 +393,42 @@ func TestFieldB2ADeviceThatSwapsTwoOfEight(t *testing.T) {
 		}
 		first := hazards(t, l)[0]
 		require.Equal(t, "order", first.Kind)
-		require.Equal(t, order, unstamped(t, first.Text))
+		require.Equal(t, order+unlessOn(more, "; device 0,0 waits for barrier[1].bank0 (value 2, target 3), and 3 more wait"), unstamped(t, first.Text))
 		require.Equal(t, [][2]int{{0, 3}}, first.Devices)
 		require.Equal(t, []int{8, 7}, []int{first.Launches[0].Seq, first.Launches[1].Seq})
 		hang := wentOn(t, more != "", p, l)
-		if hang == nil {
-			continue
+		// What each waits for is in the hazard where the run ends with it, and otherwise in the hang.
+		waiting := first.Waiting
+		if hang != nil {
+			require.Empty(t, first.Waiting)
+			require.Equal(t, "entered_other", hang["class"])
+			require.Equal(t, "device 0,3 is in launch 8 (reduce_scatter), not in launch 7 (all_gather); device 0,0 waits for barrier[1].bank0 (value 2, target 3), and 3 more wait",
+				unstamped(t, hang["text"].(string)))
+			waiting = hang["waiting"].([]any)
 		}
-		require.Equal(t, "entered_other", hang["class"])
-		require.Equal(t, "device 0,3 is in launch 8 (reduce_scatter), not in launch 7 (all_gather); device 0,0 waits for barrier[1].bank0 (value 2, target 3), and 3 more wait",
-			unstamped(t, hang["text"].(string)))
 		var waits []string
-		for _, w := range hang["waiting"].([]any) {
+		for _, w := range waiting {
 			w := w.(map[string]any)
 			waits = append(waits, strings.TrimSpace(fmt.Sprintln(w["device"], w["op"], w["seq"], w["semaphore"], w["value"], w["target"], w["owed_by"])))
 		}
 		require.Equal(t, []string{
 			"[0 0] all_gather 7 barrier[1].bank0 2 3 [[0 3]]", "[0 1] all_gather 7 barrier[1].bank0 2 3 [[0 3]]", "[0 2] all_gather 7 barrier[1].bank0 2 3 [[0 3]]",
 			"[0 3] reduce_scatter 8 barrier[1].bank1 0 3 [[0 0] [0 1] [0 2]]"}, waits)
+	}
+}
+
+// B2, with operations of each device alone: nobody waits, and what comes of the swap itself is no second finding where the run ends with it.
+func TestASwapThatNobodyWaitsFor(t *testing.T) {
+	const swapped = `{"mesh":[1,2],%s"faults":["device 0,1 swap launch 1 and 2"],"tensors":{"x":{"shape":[32,64],"fill":{"const":1}}},
+		"calls":[{"op":"mul","in":"x","scalar":2,"out":"y"},{"op":"mul","in":"x","scalar":3,"out":"z"}]}`
+	for more, found := range map[string]int{"": 1, `"on_hazard":"continue",`: 2} {
+		p := execute(fmt.Sprintf(swapped, more))
+		require.Equal(t, 4, p.code, p.stderr)
+		all := hazards(t, readLog(t, p.stdout))
+		require.Len(t, all, found)
+		require.Equal(t, "device 0,1 enters launch 2 (binary, stream main) where every other device has launch 1 (binary, stream main): the order of a queue must be the same on all",
+			unstamped(t, all[0].Text))
+		require.Empty(t, all[0].Waiting)
 	}
 }
 

@@ -23,7 +23,9 @@ std::string text_of(const LaunchTag& tag) {
 }
 
 void Hazards::add(Hazard hazard) {
+  if (settling()) return;
   ++count_;
+  const bool disagreement = hazard.disagreement();
   hazard.text = format("hazard (%s) at %llu ns: %s", hazard.kind.c_str(), static_cast<unsigned long long>(hazard.ns), hazard.text.c_str());
   const auto alike = [&](const Hazard& h) {
     if (h.kind != hazard.kind || h.resource != hazard.resource || h.launches.size() != hazard.launches.size()) return false;
@@ -32,7 +34,14 @@ void Hazards::add(Hazard hazard) {
     return true;
   };
   if (all_.size() < kMostKept && std::none_of(all_.begin(), all_.end(), alike)) all_.push_back(std::move(hazard));
-  if (stop_) stopped_.store(true, std::memory_order_release);
+  if (stop_ && !stopped()) state_.store(disagreement ? State::settling : State::stopped, std::memory_order_release);
+}
+
+void Hazards::settle(Waits waits) {
+  Hazard& first = all_.front();
+  if (!waits.text.empty()) first.text += "; " + waits.text;
+  first.waits = std::move(waits);
+  state_.store(State::stopped, std::memory_order_release);
 }
 
 Checker::Checker(const Machine& machine, uint32_t queues, Monitor& monitor, Hazards& hazards)

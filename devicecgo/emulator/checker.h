@@ -31,6 +31,12 @@ class Context;
 class Launch;
 struct Machine;
 
+// Waits is who waits for what.
+struct Waits {
+  std::string json = {};  // a list; empty: nobody has looked
+  std::string text = {};  // empty: nobody waits
+};
+
 struct Hazard {
   std::string kind;
   std::string resource;
@@ -44,6 +50,9 @@ struct Hazard {
     Arguments arguments;
   };
   std::vector<Group> groups = {};
+  Waits waits = {};
+  // Devices do different things: it is told together with what each of them comes to wait for.
+  bool disagreement() const { return kind == "order" || kind == "arguments"; }
 };
 
 // Hazards collects them for the report; under the monitor's lock.
@@ -52,16 +61,20 @@ class Hazards {
   static constexpr size_t kMostKept = 64;
   explicit Hazards(bool stop) : stop_(stop) {}
   void add(Hazard hazard);  // puts kind and time in front of the text
+  // After a disagreement that stops the mesh, programs go on until none can: settle() then stops it. What they do meanwhile is no news.
+  bool settling() const { return state_.load(std::memory_order_acquire) == State::settling; }
+  void settle(Waits waits);
   const std::vector<Hazard>& all() const { return all_; }
   uint64_t count() const { return count_; }
   // The mesh has stopped because of the first; any thread.
-  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+  bool stopped() const { return state_.load(std::memory_order_acquire) == State::stopped; }
 
  private:
+  enum class State { going, settling, stopped };
   const bool stop_;
   std::vector<Hazard> all_;  // each kind, resource and pair of operations once
   uint64_t count_ = 0;
-  std::atomic<bool> stopped_{false};
+  std::atomic<State> state_{State::going};
 };
 
 class Checker {

@@ -58,6 +58,8 @@ struct Hang {
   std::string json;
 };
 
+class Investigation;  // of a hang
+
 struct EngineStats {
   uint64_t launches = 0;
   uint64_t retired = 0;
@@ -208,6 +210,8 @@ class Engine {
   uint64_t due_ns() const { return std::min(heap_.next_ns(), watch_.next_ns()); }
   void set_deadline(Launch& launch);
   void look_for_stall();
+  Investigation investigate() const;
+  Waits who_waits() const;
   Hang describe_hang();
   void note_hang();
   std::optional<Advance> answer_advance();

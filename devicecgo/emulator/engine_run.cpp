@@ -77,6 +77,7 @@ void Engine::main() {
       continue;
     }
     if (flow_.help(lock)) continue;
+    if (hazards_.settling() && over()) hazards_.settle(who_waits());
     if (!config_.lockstep && over() && unfinished() && !hazards_.stopped()) note_hang();
     if (open_)
       if (const std::optional<Advance> answer = answer_advance()) {
@@ -183,7 +184,7 @@ bool Engine::open_for(uint64_t ns) const {
 
 bool Engine::may_step() const {
   if (hazards_.stopped() || stalled_ != nullptr) return false;
-  return !ready_.empty() || (!heap_.empty() && open_for(due_ns()));
+  return !ready_.empty() || (!heap_.empty() && (open_for(due_ns()) || hazards_.settling()));
 }
 
 void Engine::step() {

@@ -1,4 +1,4 @@
-// hang.cpp: the report when nothing can happen any more and a program still waits.
+// hang.cpp: the report when nothing can happen any more and a program still waits; who waits for what, also once devices disagree.
 #include <algorithm>
 
 #include "context.h"
@@ -11,12 +11,6 @@ namespace {
 
 constexpr size_t kMostListed = 64;  // programs in the report; a big mesh has the same story many times over
 
-struct Stuck {
-  const Launch* launch;
-  const Context* context;
-  const Waiter* waiter;
-};
-
 std::string name_of(const Waiter& w) {
   if (w.semaphore == nullptr) return "a count of its own";
   return w.semaphore->name.empty() ? "a semaphore" : w.semaphore->name;
@@ -27,9 +21,22 @@ std::string called(const Launch& launch) {
   return format("launch %llu (%s)", static_cast<unsigned long long>(launch.tag.shown()), launch.tag.op);
 }
 
+}  // namespace
+
+// Investigation is all programs that wait, by launch and device.
 class Investigation {
  public:
-  Investigation(const Machine& machine, std::vector<Stuck> stuck) : machine_(machine), stuck_(std::move(stuck)) {}
+  struct Stuck {
+    const Launch* launch;
+    const Context* context;
+    const Waiter* waiter;
+  };
+
+  Investigation(const Machine& machine, std::vector<Stuck> stuck) : machine_(machine), stuck_(std::move(stuck)) {
+    std::stable_sort(stuck_.begin(), stuck_.end(), [](const Stuck& a, const Stuck& b) {
+      return std::pair(a.launch->number, a.context->device()) < std::pair(b.launch->number, b.context->device());
+    });
+  }
 
   const std::vector<Stuck>& stuck() const { return stuck_; }
 
@@ -53,16 +60,55 @@ class Investigation {
     return nullptr;
   }
 
+  // A list for the report, and in words the first and how many more there are; no words when nobody waits.
+  Waits waits() const {
+    Json json;
+    json.begin_array();
+    size_t listed = 0;
+    std::string text;
+    for (const Stuck& w : stuck_) {
+      if (w.waiter->semaphore == nullptr && waiting(w.context->device()) != nullptr) continue;  // waits for its own parts
+      const uint32_t value = w.waiter->word->value.load(std::memory_order_relaxed);
+      const std::string semaphore = name_of(*w.waiter);
+      if (listed == 0)
+        text = format("device %s waits for %s (value %u, target %u)", at(w.context->device()).c_str(), semaphore.c_str(), value, w.waiter->target);
+      if (++listed > kMostListed) continue;
+      json.begin_object().key("device");
+      place(json, w.context->device());
+      json.field("op", w.launch->plan->name()).field("seq", w.launch->tag.shown()).field("stream", w.launch->stream.text());
+      json.field("semaphore", semaphore).field("core", w.waiter->lane).field("value", value).field("target", w.waiter->target);
+      json.key("owed_by").begin_array();
+      for (const uint32_t d : owed_by(w)) place(json, d);
+      json.end_array().end_object();
+    }
+    if (listed > 1) text += format(", and %zu more wait", listed - 1);
+    return {json.end_array().take(), std::move(text)};
+  }
+
+  std::string at(uint32_t device) const { return format("%u,%u", device / machine_.cols, device % machine_.cols); }
+  void place(Json& json, uint32_t device) const { json.begin_array().value(device / machine_.cols).value(device % machine_.cols).end_array(); }
+
  private:
   const Machine& machine_;
   std::vector<Stuck> stuck_;
 };
 
-}  // namespace
+Investigation Engine::investigate() const {
+  std::vector<Investigation::Stuck> found;
+  for (const Queue& queue : queues_)
+    for (const auto& launch : queue.commands)
+      for (uint32_t d = 0; d < devices_.size(); ++d)
+        for (const Waiter* w = launch->contexts[d].waiters(); w != nullptr; w = w->next_of_context)
+          found.push_back({launch.get(), &launch->contexts[d], w});
+  return {config_.machine, std::move(found)};
+}
+
+Waits Engine::who_waits() const { return investigate().waits(); }
 
 Hang Engine::describe_hang() {
-  const Machine& machine = config_.machine;
-  const auto at = [&](uint32_t d) { return format("%u,%u", d / machine.cols, d % machine.cols); };
+  using Stuck = Investigation::Stuck;
+  const Investigation all = investigate();
+  const auto at = [&](uint32_t d) { return all.at(d); };
   const auto with_other = [&](const Launch& launch, uint32_t d) {
     return format("device %s is in %s with shape %s, where its peers have %s", at(d).c_str(), called(launch).c_str(), text(*launch.other_shape(d)).c_str(),
                   text(launch.plan->arguments.input.shape).c_str());
@@ -74,17 +120,6 @@ Hang Engine::describe_hang() {
         return format(": a fault has it swap that with launch %llu", static_cast<unsigned long long>(f.launch == l.number ? f.other : f.launch));
     return "";
   };
-
-  std::vector<Stuck> found;
-  for (const Queue& queue : queues_)
-    for (const auto& launch : queue.commands)
-      for (uint32_t d = 0; d < devices_.size(); ++d)
-        for (const Waiter* w = launch->contexts[d].waiters(); w != nullptr; w = w->next_of_context)
-          found.push_back({launch.get(), &launch->contexts[d], w});
-  std::stable_sort(found.begin(), found.end(), [](const Stuck& a, const Stuck& b) {
-    return std::pair(a.launch->number, a.context->device()) < std::pair(b.launch->number, b.context->device());
-  });
-  const Investigation all(machine, std::move(found));
 
   // Follow who owes whom, from the first that waits, to one that does not wait itself or that was met before.
   const char* kind = "all_stuck";
@@ -180,33 +215,15 @@ Hang Engine::describe_hang() {
     }
   if (story.empty()) story = "queues wait for one another's events";
 
-  const auto place = [&](Json& json, uint32_t d) { json.begin_array().value(d / machine.cols).value(d % machine.cols).end_array(); };
+  const Waits waits = all.waits();
   Json json;
   json.begin_object().field("class", kind).key("device");
-  place(json, culprit);
-  json.key("waiting").begin_array();
-  size_t listed = 0;
-  std::string first_waits;
-  for (const Stuck& w : all.stuck()) {
-    if (w.waiter->semaphore == nullptr && all.waiting(w.context->device()) != nullptr) continue;  // waits for its own parts
-    const uint32_t value = w.waiter->word->value.load(std::memory_order_relaxed);
-    const std::string semaphore = name_of(*w.waiter);
-    if (first_waits.empty())
-      first_waits = format("device %s waits for %s (value %u, target %u)", at(w.context->device()).c_str(), semaphore.c_str(), value, w.waiter->target);
-    if (++listed > kMostListed) continue;
-    json.begin_object().key("device");
-    place(json, w.context->device());
-    json.field("op", w.launch->plan->name()).field("seq", w.launch->tag.shown()).field("stream", w.launch->stream.text());
-    json.field("semaphore", semaphore).field("core", w.waiter->lane).field("value", value).field("target", w.waiter->target);
-    json.key("owed_by").begin_array();
-    for (const uint32_t d : all.owed_by(w)) place(json, d);
-    json.end_array().end_object();
-  }
-  json.end_array().key("recent").begin_array();
+  all.place(json, culprit);
+  json.key("waiting").raw(waits.json).key("recent").begin_array();
   for (uint32_t d = 0; d < std::min<size_t>(devices_.size(), kMostListed); ++d) {
     const History& h = history_[d];
     json.begin_object().key("device");
-    place(json, d);
+    all.place(json, d);
     json.field("dropped", h.dropped()).key("launches").begin_array();
     for (uint64_t i = h.dropped(); i < h.count; ++i) {
       const Recent& r = h.ring[i % History::kKept];
@@ -226,8 +243,7 @@ Hang Engine::describe_hang() {
     hang.text += format("; %s has made no progress for %llu us, which is its limit", called(*stalled_).c_str(), us);
     json.field("no_progress_us", us);
   }
-  if (listed != 0)
-    hang.text += format("; %s%s", first_waits.c_str(), listed == 1 ? "" : format(", and %zu more wait", listed - 1).c_str());
+  if (!waits.text.empty()) hang.text += "; " + waits.text;
   if (const uint64_t dropped = history_[culprit].dropped())
     hang.text += format("; what device %s did before its last %llu launches is unknown (%llu records dropped)", at(culprit).c_str(),
                         static_cast<unsigned long long>(History::kKept), static_cast<unsigned long long>(dropped));

@@ -443,6 +443,7 @@ std::string Mesh::report() {
     json.end_array().key("devices").begin_array();
     for (const uint32_t d : h.devices) place(d);
     json.end_array().field("virtual_ns", h.ns).field("text", h.text);
+    if (!h.waits.json.empty()) json.key("waiting").raw(h.waits.json);
     if (!h.groups.empty()) {
       const LaunchTag& tag = h.launches.front();
       json.key("arguments").begin_array();

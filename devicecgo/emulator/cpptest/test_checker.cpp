@@ -789,13 +789,18 @@ TEST_CASE("hang: never entered") {
 
 TEST_CASE("hang: entered something else; the checker names the order") {
   // B2: device 3 swaps two of its launches.
-  {
-    TestMesh mesh(1, 4, "clock=lockstep");
+  for (const char* clock : {"clock=lockstep", "clock=free"}) {
+    TestMesh mesh(1, 4, clock);
     REQUIRE(mesh.fault("device 0,3 swap launch 3 and 4").code == MR_OK);
     const Answer a = hang(mesh);
     CHECK(a.code == MR_HAZARD);
     CHECK_MESSAGE(contains(a.text, "device 0,3 enters launch 4 (reduce_scatter, stream 0) where every other device has launch 3 (all_gather, stream 0)"),
                   a.text);
+    CHECK_MESSAGE(contains(a.text, "the order of a queue must be the same on all; device 0,0 waits for "), a.text);
+    CHECK_MESSAGE(contains(a.text, ", and 3 more wait"), a.text);
+    CHECK(contains(mesh.report(), "\"hazards\":1,"));
+    CHECK(contains(mesh.report(), "\"waiting\":[{\"device\":[0,0],\"op\":\"all_gather\",\"seq\":3,"));
+    CHECK(contains(mesh.report(), "\"hang\":null"));
   }
   TestMesh mesh(1, 4, "clock=lockstep\non_hazard=continue");
   REQUIRE(mesh.fault("device 0,3 swap launch 3 and 4").code == MR_OK);
