@@ -266,6 +266,23 @@ func TestRulesThatAreSwitchedOff(t *testing.T) {
 	}
 }
 
+// Where all devices are so close together that each waits before its peers raise anything, the order is none the less: without skew a pool
+// of one bank is named.
+func TestOneBankIsNamedWithoutSkew(t *testing.T) {
+	for pool, call := range map[string]string{
+		"ag[1]": `"op":"all_gather_persistent_buffer","in":"x","dim":3,"mesh_axis":1`,
+		"rs[1]": `"op":"reduce_scatter_persistent_buffer","in":"x","dim":3,"mesh_axis":1`,
+		"rs[0]": `"op":"reduce_scatter_persistent_buffer","in":"x","dim":2,"mesh_axis":0`,
+	} {
+		for _, topology := range []string{"linear", "ring"} {
+			calls := repeat(2, "a", call)
+			p := execute(strict{tensors: used(calls...), calls: calls}.text(fmt.Sprintf(`"topology":%q,"break":["one_bank %s"],`, topology, pool)))
+			require.Equal(t, 4, p.code, "%s, %s: %s", pool, topology, p.stderr)
+			require.Contains(t, reported(t, readLog(t, p.stdout)), "semaphore_in_use of "+pool, topology)
+		}
+	}
+}
+
 func equal(got, want map[string]string) bool {
 	if len(got) != len(want) {
 		return false

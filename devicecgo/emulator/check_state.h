@@ -23,6 +23,8 @@ struct WordState {
   bool owned = false;
   bool left = false;  // the owner has left the device that holds the word
   LaunchTag owner;
+  bool handed_on = false;  // `before` had it before the owner
+  LaunchTag before;
   uint32_t arrived = 0;
   uint32_t awaited = 0;  // the highest target so far
   uint64_t first_ns = 0;  // when the first increment of the owner came

@@ -164,14 +164,24 @@ WordState& Checker::take(Context& context, Semaphore& semaphore, uint32_t lane, 
   WordState& s = *word.state;
   const Stamp& stamp = *Strand::here()->stamp();
   const LaunchTag& tag = stamp.tag;
-  if (s.owned && s.owner.same(tag)) return s;
-  if (s.owned && !over(stamp.clock, device, s.owner)) {
+  const auto in_use_by = [&](const LaunchTag& other) {
     const std::string name = name_of(semaphore, lane);
-    report("semaphore_in_use", name, {s.owner, tag}, {device, stamp.device},
+    report("semaphore_in_use", name, {other, tag}, {device, stamp.device},
            format("%s on device %s %s %s of device %s, which %s uses: nothing tells that device %s has left %s", text_of(tag).c_str(),
-                  at(stamp.device).c_str(), verb, name.c_str(), at(device).c_str(), text_of(s.owner).c_str(), at(device).c_str(),
-                  text_of(s.owner).c_str()));
+                  at(stamp.device).c_str(), verb, name.c_str(), at(device).c_str(), text_of(other).c_str(), at(device).c_str(),
+                  text_of(other).c_str()));
+  };
+  if (s.owned && s.owner.same(tag)) {
+    // Who took it first may know more, as the device itself does, which happened to be early: that does not help this one.
+    if (s.handed_on && !over(stamp.clock, device, s.before)) {
+      in_use_by(s.before);
+      s.handed_on = false;
+    }
+    return s;
   }
+  if (s.owned && !over(stamp.clock, device, s.owner)) in_use_by(s.owner);
+  s.handed_on = s.owned;
+  s.before = s.owner;
   s.owned = true;
   s.left = context.launch().contexts[device].left;
   s.owner = tag;

@@ -138,7 +138,7 @@ Fault parse_fault(const char* text, const Machine& machine) {
   fault.text = in.text();
   const std::string subject = in.next("a fault");
   if (subject == "op") return op_fault(in, std::move(fault));
-  if (one_of(subject, {"link", "increment", "semaphore", "memory", "random"})) throw in.unsupported();
+  if (one_of(subject, {"link", "increment", "semaphore", "memory", "actor", "message", "random"})) throw in.unsupported();
   if (subject == "barrier") {
     in.expect("drop");
     fault.kind = Fault::Kind::barrier_drop;

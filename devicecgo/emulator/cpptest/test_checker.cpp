@@ -477,6 +477,35 @@ TEST_CASE("checker: semaphores that are not at rest, and increments that belong 
   CHECK(play(1, false, true) == "stray_increment s;");
 }
 
+TEST_CASE("checker: that the device itself has come to a launch first hides nothing of a peer that raises its semaphore") {
+  const auto play = [](bool device_first, bool told) {
+    Bare bare(2);
+    const auto s = bare.semaphore("s"), ready = bare.semaphore("ready");
+    for (const char* name : {"one", "two"})
+      bare.launch(name, [=](emu::Context& ctx) -> emu::Program {
+        if (ctx.device() == 1) {
+          if (device_first) co_await ctx.until(ctx.now() + 1'000'000);
+          if (told) {
+            co_await ctx.wait(*ready, 0, 1, emu::Owed::by(0));
+            ctx.clear(*ready, 0);
+          }
+          poke(ctx, 1, *s);
+          co_return;
+        }
+        if (!device_first) co_await ctx.until(ctx.now() + 1'000'000);
+        if (told) poke(ctx, 0, *ready);
+        co_await ctx.wait(*s, 0, 1, emu::Owed::by(1));
+        ctx.clear(*s, 0);
+      });
+    bare.fence();
+    return bare.kinds();
+  };
+  CHECK(play(false, false) == std::vector<std::string>{"semaphore_in_use s"});
+  CHECK(play(true, false) == std::vector<std::string>{"semaphore_in_use s"});
+  CHECK(play(false, true) == std::vector<std::string>{"semaphore_in_use ready"});  // and who tells needs to be told as well
+  CHECK(play(true, true) == std::vector<std::string>{"semaphore_in_use ready"});
+}
+
 TEST_CASE("checker: disjoint bytes of one shard are nobody's business") {
   const auto play = [](uint64_t offset) {
     Bare bare(2);

@@ -211,6 +211,8 @@ TEST_CASE("faults are read strictly") {
       {"barrier drop at launch 2 3", MR_INVALID_ARGUMENT, "stands behind the end"},
       {"link 0,0-0,1 down", MR_UNSUPPORTED, "not supported yet"},
       {"increment drop #3 on ag[1].bank0.0", MR_UNSUPPORTED, "not supported yet"},
+      {"actor pool ag[1] panic on message 3", MR_UNSUPPORTED, "not supported yet"},
+      {"message drop #3 to device", MR_UNSUPPORTED, "not supported yet"},
   };
   for (const auto& c : cases) {
     const Answer a = mesh.fault(c.text);
