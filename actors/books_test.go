@@ -68,9 +68,7 @@ func TestReplaysCountAsTheirLaunches(t *testing.T) {
 	}
 	tr, err := s.EndTrace(limited(t))
 	require.NoError(t, err)
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	for range 6 {
 		require.NoError(t, tr.Execute(limited(t)))
 	}

@@ -71,9 +71,7 @@ func TestResetNeedsAQuietMesh(t *testing.T) {
 	x := upload(t, other, 1, 1, 32, 64)
 	ctx := limited(t)
 	require.NoError(t, x.Wait(ctx))
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	y := mustSubmit(t, other, local, x)
 	settle(t, r)
 	err := s.Reset(ctx, "")
@@ -269,9 +267,7 @@ func TestCountersHaveOneBank(t *testing.T) {
 	x, w := upload(t, s, 1, 1, 32, 64), upload(t, s, 64, 128)
 	op := messages.MatmulStridedReduceScatter{MeshAxis: 1, UsePersistentBuffer: true, Credits: true}
 	require.NoError(t, mustSubmit(t, s, op, x, w).Wait(ctx))
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	mustSubmit(t, s, op, x, w)
 	y := mustSubmit(t, s, op, x, w)
 	settle(t, r)

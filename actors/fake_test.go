@@ -135,6 +135,13 @@ func (f *fakeDevice) fresh(kind string, spec messages.Spec) devicecgo.Handle {
 	return f.next
 }
 
+// hold keeps the launches from retiring by themselves.
+func (f *fakeDevice) hold() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.manual = true
+}
+
 // finish lets the launches up to n retire.
 func (f *fakeDevice) finish(n uint64) {
 	f.mu.Lock()

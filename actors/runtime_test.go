@@ -61,9 +61,7 @@ func single(t *testing.T, mutate func(*Config)) (*fakeDevice, *Runtime, *Stream,
 
 // retireLate has the device finish its launches by and by, until stop is called.
 func retireLate(f *fakeDevice) (stop func()) {
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	stopped := make(chan struct{})
 	var device sync.WaitGroup
 	device.Go(func() {
@@ -176,9 +174,7 @@ func TestGetterForcesAFence(t *testing.T) {
 	r := start(t, f, func(c *Config) { c.Policy = messages.Rotate })
 	s := stream(t, r, "s")
 	x := upload(t, s, 1, 1, 32, 64)
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	mustSubmit(t, s, gather, x)
 	mustSubmit(t, s, messages.GetSemaphores{Pool: messages.PoolAG, MeshAxis: 1})
 	mustSubmit(t, s, messages.GetSemaphores{Pool: messages.PoolBarrier, MeshAxis: 1})
@@ -355,9 +351,7 @@ func TestReleaseFreesMemory(t *testing.T) {
 	s := stream(t, r, "s")
 	x := upload(t, s, 32, 64) // rank 2: gathered through a view
 	require.NoError(t, x.Wait(limited(t)))
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	y := mustSubmit(t, s, messages.AllGather{Dim: 1, MeshAxis: 1}, x)
 	assert.Equal(t, messages.ShapeOf(32, 256), y.Spec().Shape)
 	x.Release()
@@ -610,9 +604,7 @@ func TestQueueRefusesOrWaits(t *testing.T) {
 	s := stream(t, r, "s")
 	x := upload(t, s, 1, 1, 32, 64)
 	require.NoError(t, x.Wait(limited(t)))
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	accepted, refused := 0, 0
 	var last *Tensor
 	for range 1000 {
@@ -650,9 +642,7 @@ func TestFairness(t *testing.T) {
 	bx, qx := upload(t, busy, 1, 1, 32, 64), upload(t, quiet, 1, 1, 32, 64)
 	require.NoError(t, qx.Wait(limited(t)))
 	require.NoError(t, bx.Wait(limited(t)))
-	f.mu.Lock()
-	f.manual = true
-	f.mu.Unlock()
+	f.hold()
 	for range 100 {
 		mustSubmit(t, busy, local, bx)
 	}
