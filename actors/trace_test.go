@@ -550,11 +550,14 @@ func TestTraceKeepsItsMemory(t *testing.T) {
 
 // TestTraceJournal: begin, what is captured, end and execute each have their row, with the calls made.
 func TestTraceJournal(t *testing.T) {
-	_, r, s, x := single(t, func(c *Config) { c.Record = true })
+	f, r, s, x := single(t, func(c *Config) { c.Record = true })
 	tr, _ := captureGathers(t, s, 3, x)
+	f.hold()
 	for range 2 {
 		require.NoError(t, tr.Execute(limited(t)))
 	}
+	settle(t, r)
+	finishEach(t, f, 3, 3, 2)
 	require.NoError(t, tr.Wait(limited(t)))
 	var got []string
 	for _, row := range r.Journal()[4:] { // behind open and the warm-up

@@ -25,10 +25,11 @@ class Script final : public emu::Plan {
   Body body_;
 };
 
-// An engine without a mesh in front of it.
+// An engine without a mesh in front of it. Its clock stands still while the host enqueues, so that what meets what in a test is in
+// its programs and nowhere else.
 class Bare {
  public:
-  explicit Bare(uint32_t cols, const std::string& config = "on_hazard=continue", uint32_t queues = 1) : engine_(open(cols, config, queues)), queues_(queues) {}
+  explicit Bare(uint32_t cols, uint32_t queues = 1) : engine_(open(cols, queues)), queues_(queues) {}
   emu::Engine& engine() { return engine_; }
   std::unique_ptr<Script> script(const char* name, Script::Body body) { return std::make_unique<Script>(name, std::move(body)); }
   void launch(std::unique_ptr<Script> plan, uint32_t queue = 0) {
@@ -44,10 +45,14 @@ class Bare {
   }
   void fence(uint32_t q) {
     const auto event = engine_.record(q);
-    for (int i = 0; !engine_.query(*event); ++i) {
-      REQUIRE(i < 1'000'000);
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+    while (!engine_.query(*event)) REQUIRE_MESSAGE(run() != emu::Advance::hang, engine_.hang()->text);
+  }
+  emu::Advance run() { return engine_.advance(UINT64_MAX, 100'000); }
+  // What queue `to` has from here on begins when all that queue `from` has so far is done on the device.
+  void follow(uint32_t to, uint32_t from) {
+    const auto event = engine_.record(from);
+    engine_.wait_on(to, *event);
+    engine_.forget(event);
   }
   std::vector<std::string> kinds() {
     uint64_t count = 0;
@@ -67,13 +72,13 @@ class Bare {
   }
 
  private:
-  static emu::Config open(uint32_t cols, const std::string& config, uint32_t queues) {
+  static emu::Config open(uint32_t cols, uint32_t queues) {
     mr_open_options o{};
     o.size = sizeof o;
     o.rows = 1;
     o.cols = cols;
     o.queues = queues;
-    o.config = config.c_str();
+    o.config = "clock=lockstep\non_hazard=continue";
     return emu::parse_config(o);
   }
   emu::Engine engine_;
@@ -407,14 +412,13 @@ TEST_CASE("checker: programs side by side on a device know only what they have w
 
 TEST_CASE("checker: an event wait between queues orders one device and says nothing of its peers") {
   const auto play = [](bool wait, bool remote) {
-    Bare bare(2, "on_hazard=continue", 2);
+    Bare bare(2, 2);
     const auto m = bare.memory("m");
     bare.launch("write", [=](emu::Context& ctx) -> emu::Program {
       use(ctx, m, ctx.device(), true);
       co_return;
     });
-    const auto event = bare.engine().record(0);
-    if (wait) bare.engine().wait_on(1, *event);
+    if (wait) bare.follow(1, 0);
     bare.launch(
         "read",
         [=](emu::Context& ctx) -> emu::Program {
@@ -484,7 +488,7 @@ TEST_CASE("checker: that the device itself has come to a launch first hides noth
     for (const char* name : {"one", "two"})
       bare.launch(name, [=](emu::Context& ctx) -> emu::Program {
         if (ctx.device() == 1) {
-          if (device_first) co_await ctx.until(ctx.now() + 1'000'000);
+          co_await ctx.until(ctx.now() + 1'000'000);  // in "two" the other is still in "one", but done with the semaphore, or long in "two"
           if (told) {
             co_await ctx.wait(*ready, 0, 1, emu::Owed::by(0));
             ctx.clear(*ready, 0);
@@ -492,10 +496,10 @@ TEST_CASE("checker: that the device itself has come to a launch first hides noth
           poke(ctx, 1, *s);
           co_return;
         }
-        if (!device_first) co_await ctx.until(ctx.now() + 1'000'000);
         if (told) poke(ctx, 0, *ready);
         co_await ctx.wait(*s, 0, 1, emu::Owed::by(1));
         ctx.clear(*s, 0);
+        if (!device_first) co_await ctx.until(ctx.now() + 10'000'000);
       });
     bare.fence();
     return bare.kinds();
@@ -719,15 +723,14 @@ TEST_CASE("checker: operations that begin with a barrier are safe under every se
 TEST_CASE("checker: that all in front of a launch is over does not tell that a device has entered it") {
   enum class Told { nothing, by_the_host, by_the_other_queue, by_the_device };
   const auto play = [](Told told) {
-    Bare bare(2, "on_hazard=continue", 2);
+    Bare bare(2, 2);
     const auto m = bare.memory("m");
     const auto s = bare.semaphore("s"), t = bare.semaphore("t");
     bare.launch("first", [](emu::Context&) -> emu::Program { co_return; });
     if (told == Told::by_the_host) bare.fence();
     if (told == Told::by_the_other_queue) {
       // Device 1 tells how far it has come in queue 0, and the host has seen that device 0 has heard it.
-      const auto event = bare.engine().record(0);
-      bare.engine().wait_on(1, *event);
+      bare.follow(1, 0);
       bare.launch(
           "tell",
           [=](emu::Context& ctx) -> emu::Program {
@@ -875,8 +878,10 @@ TEST_CASE("hang: all stuck") {
   Bare bare(2);
   const auto s = bare.semaphore("s");
   bare.launch("wait", [=](emu::Context& ctx) -> emu::Program { co_await ctx.wait(*s, 0, 1, emu::Owed::by(1 - ctx.device())); });
-  const auto event = bare.engine().record(0);
-  while (!bare.engine().never(*event)) std::this_thread::yield();
+  emu::Advance state;
+  do state = bare.run();
+  while (state == emu::Advance::busy);
+  CHECK(state == emu::Advance::hang);
   CHECK_MESSAGE(contains(bare.engine().hang()->json, "\"class\":\"all_stuck\""), bare.engine().hang()->json);
 }
 
